@@ -1,0 +1,53 @@
+# Everything runs in .venv, which the first target you ask for creates.
+
+PYTHON ?= python3
+
+BIN   := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check proof bench clean
+
+help:
+	@echo "make demo    watch a team of agents work; no key and no network needed"
+	@echo "make test    check, then run the tests"
+	@echo "make check   lint, format, types, layers"
+	@echo "make proof   explore further, kill and recover; writes docs/proof.md"
+	@echo "make bench   measure on this machine"
+	@echo "make clean   remove .venv and everything built"
+
+demo: $(READY)
+	@$(BIN)/antiphon demo
+
+test: check
+	@$(BIN)/python -m pytest -q
+
+check: $(READY)
+	@$(BIN)/ruff check --quiet --output-format concise .
+	@$(BIN)/ruff format --quiet --check . || { echo "To reformat: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/mypy
+	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
+
+proof: $(READY)
+	@ANTIPHON_PROOF=1 $(BIN)/python -m tests.proof
+
+bench: $(READY)
+	@$(BIN)/python -m bench
+
+clean:
+	@rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "There is no '$(PYTHON)' here: install Python 3.11 or newer."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Antiphon needs Python 3.11 or newer: make PYTHON=python3.11 …"; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		echo "Creating .venv"; rm -rf .venv; \
+		said=$$($(PYTHON) -m venv .venv 2>&1) || { \
+			rm -rf .venv; echo "$$said"; \
+			echo "'$(PYTHON) -m venv' failed. If ensurepip is missing (Debian, Ubuntu): apt install python3-venv"; \
+			exit 1; }; }
+	@echo "Installing what constraints.txt names"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

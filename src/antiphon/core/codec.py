@@ -1,0 +1,136 @@
+"""Where JSON enters and leaves.
+
+Rule 1: what is recorded is plain JSON: no dates, no sets, no NaN, no half characters. It reads back equal.
+Rule 2: limits are counted before anything is encoded: depth, nodes, digits, bytes.
+Rule 3: a record that does not read back as an envelope raises `Malformed`; nothing is guessed.
+
+This is the only file of the core where `Any` may appear.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from antiphon.core.envelope import Envelope
+
+T = TypeVar("T")
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 64
+MAX_NODES = 10_000
+MAX_DIGITS = 100
+
+_BIGGEST = 10**MAX_DIGITS
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Envelope, strict=True)
+
+
+class Malformed(ValueError):
+    """A value is no JSON we record. `.reason` is the stable word, the message says what and where."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def encode(envelope: Envelope) -> bytes:
+    """The record of an envelope, as it stands in a log."""
+    return _encoder.encode(envelope)
+
+
+def decode(record: bytes) -> Envelope:
+    """The envelope of a record; `Malformed` if it is none."""
+    try:
+        return _decoder.decode(record)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Malformed("malformed", f"not an envelope: {error}") from error
+
+
+def to_json(value: Any) -> bytes:
+    """Any of our own values as JSON."""
+    return _encoder.encode(value)
+
+
+def from_json(record: bytes, kind: type[T]) -> T:
+    """Read a value of ours back; `Malformed` if it is none."""
+    try:
+        return msgspec.json.decode(record, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Malformed("malformed", f"not a {kind}: {error}") from error
+
+
+def as_type(value: Any, kind: type[T]) -> T:
+    """Plain data as a typed value; `Malformed` if it does not fit."""
+    try:
+        return msgspec.convert(value, type=kind)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise Malformed("malformed", str(error)) from error
+
+
+def copied(value: T) -> T:
+    """A deep copy of plain JSON data, so that nobody else's change reaches it."""
+    copy: T = msgspec.json.decode(_encoder.encode(value))
+    return copy
+
+
+def check_json(value: object) -> None:
+    """Refuse, with `Malformed`, what would not be recorded and read back as it is."""
+    nodes = 0
+    layer: list[object] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        if not layer:
+            return
+        deeper: list[object] = []
+        for item in layer:
+            nodes += 1
+            _check_node(item, deeper)
+        if nodes + len(deeper) > MAX_NODES:
+            raise Malformed("too_large", f"more than {MAX_NODES} values in one envelope")
+        layer = deeper
+    if layer:
+        raise Malformed("too_deep", f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_node(item: object, deeper: list[object]) -> None:
+    kind = type(item)
+    if kind is str:
+        check_text(item)  # type: ignore[arg-type]  # its type was compared on the line above
+    elif item is None or kind is bool:
+        return
+    elif kind is dict:
+        for key in item:  # type: ignore[attr-defined]  # a dict, by the comparison above
+            if type(key) is not str:
+                raise Malformed("not_json", f"a key is {key!r}; keys must be text")
+            check_text(key)
+        deeper.extend(item.values())  # type: ignore[attr-defined]  # a dict, by the comparison above
+    elif kind is list:
+        deeper.extend(item)  # type: ignore[arg-type]  # a list, by the comparison above
+    else:
+        _check_number(item, kind)
+
+
+def _check_number(item: object, kind: type) -> None:
+    if isinstance(item, int) and kind is int:
+        if not -_BIGGEST < item < _BIGGEST:
+            raise Malformed("bad_number", f"an integer has more than {MAX_DIGITS} digits")
+    elif isinstance(item, float) and kind is float:
+        if item != item or item in (float("inf"), float("-inf")):
+            raise Malformed("bad_number", f"{item!r} is no JSON number")
+    else:
+        raise Malformed("not_json", f"{kind.__name__} is no JSON value; use text, numbers, lists and dicts")
+
+
+def check_text(text: str) -> None:
+    """Refuse text that cannot be stored everywhere: half of a surrogate pair, or a NUL character."""
+    if text.isascii():
+        if "\x00" in text:
+            raise Malformed("bad_text", "a text contains a NUL character")
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Malformed("bad_text", f"a text contains half a surrogate pair at position {error.start}") from error
+    if "\x00" in text:
+        raise Malformed("bad_text", "a text contains a NUL character")

@@ -1,0 +1,85 @@
+"""What a draft must look like before any channel is asked.
+
+These checks need no state. A participant's draft that fails one is refused with a stable reason; nothing of it is
+kept. What depends on the channel (members, turns, audiences) is for the guards.
+"""
+
+from __future__ import annotations
+
+import re
+
+from antiphon.core.codec import MAX_BYTES, Malformed, check_json, check_text, to_json
+from antiphon.core.envelope import Envelope, Priority
+from antiphon.core.events import EV_TEXT, RESERVED, SENDABLE, fits
+from antiphon.core.guard import Deny
+
+EVENT_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z")
+MAX_TYPE = 128
+MAX_AUDIENCE = 1000
+LIGHT = 16_384
+"""A plain text shorter than this is under every limit, whatever it consists of."""
+
+
+def check_draft(draft: Envelope) -> Deny | None:
+    """Why this draft can be in no channel; None if it may be."""
+    return _check_stamps(draft) or check_event(draft) or _check_edges(draft)
+
+
+def check_event(draft: Envelope) -> Deny | None:
+    """Why this event type or its data are not accepted from a participant."""
+    event_type, data = draft.event_type, draft.event_data
+    if not isinstance(event_type, str) or len(event_type) > MAX_TYPE or not EVENT_TYPE.match(event_type):
+        return Deny("bad_event_type", f"{event_type!r:.80} is no dotted name such as 'myapp.review_request'")
+    if event_type.startswith(RESERVED) and event_type not in SENDABLE:
+        return Deny("reserved_event", f"{event_type!r} is the hub's own; use a namespace of yours")
+    if type(data) is not dict:
+        return Deny("not_json", f"event_data is {type(data).__name__}, not a dict")
+    try:
+        if _is_light(event_type, data):
+            return None
+        check_json(data)
+    except Malformed as error:
+        return Deny(error.reason, str(error))
+    why = fits(event_type, data)
+    if why:
+        return Deny("malformed", f"event_data of {event_type!r}: {why}")
+    size = len(to_json(data))
+    return Deny("too_large", f"event_data has {size} bytes; the limit is {MAX_BYTES}") if size > MAX_BYTES else None
+
+
+def _is_light(event_type: str, data: dict[str, object]) -> bool:
+    """Whether this is a short plain text, by far the most common draft; a bad character in it is `Malformed`."""
+    if event_type != EV_TEXT or len(data) != 1:
+        return False
+    text = data.get("text")
+    if type(text) is not str or len(text) > LIGHT:
+        return False
+    check_text(text)
+    return True
+
+
+def _check_stamps(draft: Envelope) -> Deny | None:
+    if draft.sequence != 0 or type(draft.sequence) is not int:
+        return Deny("forged_sequence", f"sequence is {draft.sequence!r}; only the hub numbers envelopes")
+    if draft.created_at:
+        return Deny("forged_time", f"created_at is {draft.created_at!r:.40}; only the hub writes it")
+    if type(draft.priority) is not Priority:
+        return Deny("bad_priority", f"priority is {draft.priority!r:.40}, not a Priority")
+    return None
+
+
+def _check_edges(draft: Envelope) -> Deny | None:
+    cause, audience = draft.causation_id, draft.audience
+    if cause is not None and not _is_word(cause):
+        return Deny("bad_causation", f"causation_id is {cause!r:.60}, not an envelope id")
+    if audience is None:
+        return None
+    if type(audience) is not list or not audience or len(audience) > MAX_AUDIENCE:
+        return Deny("bad_audience", f"audience is {audience!r:.60}; give a list of names, or None for everybody")
+    if not all(type(name) is str for name in audience):
+        return Deny("bad_audience", f"audience {audience!r:.60} holds something that is no name")
+    return None
+
+
+def _is_word(value: object) -> bool:
+    return type(value) is str and 0 < len(value) <= MAX_TYPE and value.isascii() and value.isprintable()

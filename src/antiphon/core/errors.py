@@ -1,0 +1,120 @@
+"""Every error a caller can meet.
+
+    AntiphonError
+    ├── Denied              a draft was refused; nothing was recorded in the channel
+    ├── WaitTimeout         what was waited for did not happen in time
+    ├── SlowConsumer        a subscriber fell behind its own limit; resume from `.cursor`
+    ├── UsageError          you called it wrongly      (BadName, BadUrl, UnknownParticipant, UnknownChannel,
+    │                                                   RulesInvalid)
+    └── StoreError          the log could not be used  (Conflict, OutcomeUnknown, StoreUnavailable, StoreRefused,
+                                                        TooLarge, IdReused, LogCorrupt)
+
+A message says what happened, with the values; the docstring says what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class AntiphonError(Exception):
+    """The root of every error this package raises on purpose."""
+
+
+class Denied(AntiphonError):
+    """A draft was refused. `.reason` is a stable word to branch on; the channel's log is untouched."""
+
+    def __init__(self, reason: str, channel_id: str = "", detail: str = "") -> None:
+        where = f" in channel {channel_id!r}" if channel_id else ""
+        super().__init__(f"{reason}{where}" + (f": {detail}" if detail else ""))
+        self.reason, self.channel_id, self.detail = reason, channel_id, detail
+
+
+class WaitTimeout(AntiphonError, TimeoutError):
+    """What was waited for did not happen in time. Nothing was cancelled: wait again, or look at the log."""
+
+
+class SlowConsumer(AntiphonError):
+    """A subscriber fell further behind than it allowed itself. Subscribe again with `after=error.cursor`."""
+
+    def __init__(self, channel_id: str, cursor: int, behind: int) -> None:
+        super().__init__(f"subscriber of {channel_id!r} is {behind} envelopes behind; resume with after={cursor}")
+        self.channel_id, self.cursor, self.behind = channel_id, cursor, behind
+
+
+class UsageError(AntiphonError):
+    """The call itself is wrong. Change the call; repeating it will not help."""
+
+
+class BadName(UsageError):
+    """A participant or channel name does not have the allowed shape, or is taken."""
+
+
+class BadUrl(UsageError):
+    """A store URL is of no known kind."""
+
+
+class UnknownParticipant(UsageError):
+    """Nobody of this name is registered. Register them first."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no participant is called {name!r}; register it with hub.register({name!r}) first")
+        self.name = name
+
+
+class UnknownChannel(UsageError):
+    """There is no channel of this id, or it is not visible to the one who asks."""
+
+    def __init__(self, channel_id: str) -> None:
+        super().__init__(f"no channel {channel_id!r}")
+        self.channel_id = channel_id
+
+
+class RulesInvalid(UsageError):
+    """The rules given for a channel cannot be used: an unknown adapter, knob, expectation or target."""
+
+
+class StoreError(AntiphonError):
+    """The log could not be read or written."""
+
+
+class Conflict(StoreError):
+    """Someone else appended to the channel first. Reload the state and decide again."""
+
+    def __init__(self, channel_id: str, expected: int, head: int) -> None:
+        super().__init__(f"channel {channel_id!r} is at {head}, not {expected}")
+        self.channel_id, self.expected, self.head = channel_id, expected, head
+
+
+class OutcomeUnknown(StoreError):
+    """The store failed while committing: the batch may or may not be there. Repeat the same call; ids make it safe."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot take or give anything now, and nothing was recorded. Try again later."""
+
+
+class StoreRefused(StoreError):
+    """The store cannot be used at all: foreign, newer, unreadable, or owned by another hub. Retrying does not help."""
+
+
+class TooLarge(StoreError):
+    """One envelope is larger than the store takes."""
+
+    def __init__(self, channel_id: str, size: int, limit: int) -> None:
+        super().__init__(f"an envelope for {channel_id!r} has {size} bytes; the limit is {limit}")
+        self.channel_id, self.size, self.limit = channel_id, size, limit
+
+
+class IdReused(StoreError):
+    """An envelope id that is recorded already came again with other content."""
+
+    def __init__(self, channel_id: str, envelope_id: str) -> None:
+        super().__init__(f"envelope id {envelope_id!r} is taken in channel {channel_id!r} by other content")
+        self.channel_id, self.envelope_id = channel_id, envelope_id
+
+
+class LogCorrupt(StoreError):
+    """A record of one channel cannot be trusted. That channel is read-only from there; all others work."""
+
+    def __init__(self, channel_id: str, sequence: int, why: str) -> None:
+        super().__init__(f"channel {channel_id!r}, sequence {sequence}: {why}")
+        self.channel_id, self.sequence, self.why = channel_id, sequence, why

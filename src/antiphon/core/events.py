@@ -1,0 +1,193 @@
+"""What an envelope says, read once.
+
+Rule 1: event strings are constants here and written nowhere else.
+Rule 2: `event_of` cannot fail. Data that does not have its type's shape is `OTHER`: a fact that moves nothing.
+Rule 3: types under `ag2.` and `antiphon.` are ours; `SENDABLE` are the few of them a participant may send.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.envelope import Envelope
+
+EV_TEXT = "ag2.msg.text"
+EV_PACKET = "ag2.packet"
+EV_CONTEXT_SET = "ag2.context.set"
+EV_CHANNEL_INVITE = "ag2.channel.invite"
+EV_CHANNEL_INVITE_ACK = "ag2.channel.invite.ack"
+EV_CHANNEL_INVITE_REJECT = "ag2.channel.invite.reject"
+EV_CHANNEL_OPENED = "ag2.channel.opened"
+EV_CHANNEL_CLOSED = "ag2.channel.closed"
+EV_CHANNEL_EXPIRED = "ag2.channel.expired"
+EV_EXPECTATION_VIOLATED = "ag2.channel.expectation_violated"
+EV_TASK_STARTED = "ag2.task.started"
+EV_TASK_PROGRESS = "ag2.task.progress"
+EV_TASK_COMPLETED = "ag2.task.completed"
+EV_TASK_FAILED = "ag2.task.failed"
+EV_TASK_EXPIRED = "ag2.task.expired"
+
+EV_CHANNEL_CREATED = "antiphon.channel.created"
+EV_TURN_ASSIGNED = "antiphon.turn.assigned"
+EV_EXPECTATION_MISSED = "antiphon.expectation.missed"
+EV_PARTICIPANT_REGISTERED = "antiphon.participant.registered"
+EV_DRAFT_REFUSED = "antiphon.draft.refused"
+EV_CHANNEL_QUARANTINED = "antiphon.hub.quarantined"
+EV_CLOCK_JUMPED = "antiphon.hub.clock_jump"
+
+RESERVED = ("ag2.", "antiphon.")
+SUBSTANTIVE = frozenset({EV_TEXT, EV_PACKET})
+SENDABLE = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
+
+Json = dict[str, object]
+
+
+class Text(msgspec.Struct, frozen=True):
+    """Somebody said something in plain words."""
+
+    text: str
+
+
+class ContextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Context variables changed: first `delete`, then `set`."""
+
+    set: Json = msgspec.field(default_factory=dict)
+    delete: list[str] = msgspec.field(default_factory=list)
+
+
+class Packet(msgspec.Struct, frozen=True):
+    """A turn as one fact: what was said, how to route on, and what changed in the context."""
+
+    body: str
+    routing: Json = msgspec.field(default_factory=dict)
+    context_updates: ContextSet = msgspec.field(default_factory=ContextSet)
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """One participant of a channel, and whether it is an agent, a human or a service."""
+
+    name: str
+    kind: str = "service"
+
+
+class Created(msgspec.Struct, frozen=True):
+    """The channel's own record: everything that was agreed before anybody spoke."""
+
+    type: str
+    creator: str
+    participants: list[Seat]
+    knobs: Json = msgspec.field(default_factory=dict)
+    ordered: bool = False
+    """Whether only those who were given the turn may speak."""
+    ttl: float | None = None
+    context_vars: Json = msgspec.field(default_factory=dict)
+
+
+class Acknowledged(msgspec.Struct, frozen=True):
+    """The sender accepted the invitation."""
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """The sender turned the invitation down."""
+
+    reason: str = ""
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """Everybody invited has accepted."""
+
+
+class Assigned(msgspec.Struct, frozen=True):
+    """These participants have the turn."""
+
+    speakers: list[str]
+    reason: str = ""
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """The channel's time to live is over."""
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The channel has ended, and why."""
+
+    reason: str = ""
+    by: str = ""
+
+
+class Violated(msgspec.Struct, frozen=True):
+    """An expectation was not met; `mark` says which occurrence, so that it is told once."""
+
+    expectation: str
+    mark: str = ""
+    handler: str = ""
+    seconds: float = 0.0
+    speakers: list[str] = msgspec.field(default_factory=list)
+
+
+class Other(msgspec.Struct, frozen=True):
+    """Anything that moves no state: custom events, and data without the shape of its type."""
+
+
+OTHER = Other()
+
+Event = (
+    Text
+    | Packet
+    | ContextSet
+    | Created
+    | Acknowledged
+    | Rejected
+    | Opened
+    | Assigned
+    | Expired
+    | Closed
+    | Violated
+    | Other
+)
+
+_SHAPES: dict[str, type[Event]] = {
+    EV_PACKET: Packet,
+    EV_CONTEXT_SET: ContextSet,
+    EV_CHANNEL_CREATED: Created,
+    EV_CHANNEL_INVITE_ACK: Acknowledged,
+    EV_CHANNEL_INVITE_REJECT: Rejected,
+    EV_CHANNEL_OPENED: Opened,
+    EV_TURN_ASSIGNED: Assigned,
+    EV_CHANNEL_EXPIRED: Expired,
+    EV_CHANNEL_CLOSED: Closed,
+    EV_EXPECTATION_VIOLATED: Violated,
+    EV_EXPECTATION_MISSED: Violated,
+}
+
+
+def event_of(envelope: Envelope) -> Event:
+    """The typed event of an envelope; `OTHER` if its type is not ours or its data does not fit."""
+    if envelope.event_type == EV_TEXT:
+        text = envelope.event_data.get("text")
+        return Text(text) if isinstance(text, str) else OTHER
+    shape = _SHAPES.get(envelope.event_type)
+    if shape is None:
+        return OTHER
+    try:
+        return msgspec.convert(envelope.event_data, type=shape)
+    except (msgspec.ValidationError, RecursionError):
+        return OTHER
+
+
+def data_of(event: msgspec.Struct) -> Json:
+    """An event of ours as the `event_data` of its envelope."""
+    data: Json = msgspec.to_builtins(event)
+    return data
+
+
+def fits(event_type: str, event_data: Json) -> str | None:
+    """Why this data does not have the shape of its type; None if it has, or if the type is not ours."""
+    shape: type[Event] | None = Text if event_type == EV_TEXT else _SHAPES.get(event_type)
+    if shape is None:
+        return None
+    try:
+        msgspec.convert(event_data, type=shape)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return None

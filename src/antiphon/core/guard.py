@@ -1,0 +1,85 @@
+"""Guards: small machines folded from the log that may deny a draft, change a decision, or set a deadline.
+
+Rule 1: a guard remembers by folding envelopes, never by living. Its memory is a value.
+Rule 2: it has a name and up to four opinions (`evolve`, `judge`, `review`, `due`); it has only those it needs.
+Rule 3: nothing here reads a clock. `due` says when to ask again; the hub does the waiting.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from antiphon.core.decision import Decision
+from antiphon.core.envelope import Envelope
+from antiphon.core.instants import Instant
+from antiphon.core.state import State
+
+M = TypeVar("M")
+M_in = TypeVar("M_in", contravariant=True)
+
+
+class Allow(msgspec.Struct, frozen=True):
+    """The draft may be recorded."""
+
+
+class Deny(msgspec.Struct, frozen=True):
+    """The draft may not be recorded. `reason` is a stable word; `detail` is for the person reading."""
+
+    reason: str
+    detail: str = ""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The draft may be recorded in this form instead."""
+
+    draft: Envelope
+
+
+Verdict = Allow | Deny | Change
+ALLOW = Allow()
+
+
+class Deadline(msgspec.Struct, frozen=True):
+    """At this instant the hub records this draft, unless something happens before."""
+
+    at: Instant
+    draft: Envelope
+
+
+class Guard(Protocol):
+    """Something with opinions about a channel. Which ones it has is found by the protocols below."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class Remembers(Protocol[M]):
+    """Folds a memory. `memory` is its type; a fresh one is `memory()`, and it must be plain data."""
+
+    memory: ClassVar[type]
+
+    def evolve(self, memory: M, envelope: Envelope) -> M: ...
+
+
+@runtime_checkable
+class Judges(Protocol[M_in]):
+    """Says whether a draft may be recorded."""
+
+    def judge(self, memory: M_in, state: State, draft: Envelope) -> Verdict: ...
+
+
+@runtime_checkable
+class Reviews(Protocol[M_in]):
+    """May change what happens next."""
+
+    def review(self, memory: M_in, state: State, decision: Decision) -> Decision: ...
+
+
+@runtime_checkable
+class Watches(Protocol[M_in]):
+    """Sets a deadline, or None while there is nothing to wait for."""
+
+    def due(self, memory: M_in, state: State) -> Deadline | None: ...

@@ -1,0 +1,36 @@
+"""Ids: time-ordered for what is new, derived for what must be the same each time.
+
+Time and randomness come in as arguments; see `hub.ids` for the source that draws them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+
+IdSource = Callable[[], str]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}\Z")
+CHANNEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:.@-]{0,127}\Z")
+TAKEN = frozenset({"hub", "human", "system"})
+
+
+def uuid7(milliseconds: int, random_bits: int) -> str:
+    """An RFC 9562 version 7 UUID from a time and 74 random bits; ids of later milliseconds sort later."""
+    value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (random_bits >> 62 & 0xFFF) << 64
+    value |= 0b10 << 62 | random_bits & 0x3FFF_FFFF_FFFF_FFFF
+    return _dashed(f"{value:032x}")
+
+
+def derived_id(*parts: str) -> str:
+    """The same id for the same parts, in the form of an RFC 9562 version 8 UUID."""
+    digest = hashlib.sha256("\x1f".join(f"{len(part)}:{part}" for part in parts).encode()).digest()
+    value = int.from_bytes(digest[:16], "big")
+    value = value & ~(0xF << 76) | 0x8 << 76
+    value = value & ~(0b11 << 62) | 0b10 << 62
+    return _dashed(f"{value:032x}")
+
+
+def _dashed(digits: str) -> str:
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -1,0 +1,61 @@
+"""How a channel begins: created, invitations, answers, opened, the first turn. One batch if nobody must be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from antiphon.core.envelope import OPERATORS, Envelope
+from antiphon.core.events import (
+    EV_CHANNEL_CREATED,
+    EV_CHANNEL_INVITE,
+    EV_CHANNEL_INVITE_ACK,
+    EV_CHANNEL_INVITE_REJECT,
+    Created,
+    Json,
+    data_of,
+)
+from antiphon.core.ids import IdSource
+from antiphon.core.instants import Instant
+from antiphon.core.laws import Fold, Laws
+from antiphon.core.step import Admitted, record, said_by_hub
+
+
+def opening(
+    fold: Fold, created: Created, willing: Collection[str], *, laws: Laws, at: Instant, new_id: IdSource
+) -> Admitted:
+    """The first batch of a channel. `willing` are those who accept every invitation."""
+    guests = [seat.name for seat in created.participants if seat.name != created.creator]
+    invitations = [invitation(created, guest, new_id()) for guest in guests]
+    drafts = [
+        said_by_hub(EV_CHANNEL_CREATED, data_of(created), audience=[OPERATORS]),
+        *invitations,
+        *(answer(invite, accepted=True) for invite in invitations if _guest(invite) in willing),
+    ]
+    batch: list[Envelope] = []
+    for draft in drafts:
+        admitted = record(fold, draft, laws=laws, at=at, new_id=new_id)
+        batch.extend(admitted.batch)
+        fold = admitted.fold
+    return Admitted(tuple(batch), fold)
+
+
+def invitation(created: Created, guest: str, envelope_id: str) -> Envelope:
+    """The invitation of one guest."""
+    data: Json = {
+        "type": created.type,
+        "creator": created.creator,
+        "participants": [seat.name for seat in created.participants],
+    }
+    draft = said_by_hub(EV_CHANNEL_INVITE, data, audience=[guest])
+    return Envelope(envelope_id, "", draft.sender_id, draft.audience, draft.event_type, draft.event_data)
+
+
+def answer(invite: Envelope, *, accepted: bool, reason: str = "") -> Envelope:
+    """A guest's answer to its invitation."""
+    data: Json = {} if accepted else {"reason": reason}
+    event_type = EV_CHANNEL_INVITE_ACK if accepted else EV_CHANNEL_INVITE_REJECT
+    return Envelope(sender_id=_guest(invite), event_type=event_type, event_data=data, causation_id=invite.envelope_id)
+
+
+def _guest(invite: Envelope) -> str:
+    return invite.audience[0] if invite.audience else ""

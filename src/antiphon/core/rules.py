@@ -1,0 +1,54 @@
+"""Rules: who speaks next.
+
+An adapter is the protocol of one type of channel: how many may sit in it, whether turns are ordered, and what
+follows from what was said. It is made anew from the channel's knobs each time a channel is loaded, so it keeps
+nothing; if it must remember, it folds a memory like a guard does (`Remembers`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+import msgspec
+
+from antiphon.core.decision import Decision
+from antiphon.core.envelope import Envelope
+from antiphon.core.events import Json
+from antiphon.core.state import State
+
+
+class Seats(msgspec.Struct, frozen=True):
+    """How many participants a channel takes, the creator included."""
+
+    least: int = 2
+    most: int | None = None
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """Something that must happen within a time, and what the hub does if it does not."""
+
+    name: str
+    seconds: float
+    handler: str = "warn"
+    """audit: operators see it; warn: everybody in the channel sees it; auto_close: the channel ends."""
+
+
+class Adapter(Protocol):
+    """The protocol of one type of channel."""
+
+    name: ClassVar[str]
+    seats: ClassVar[Seats]
+    ordered: ClassVar[bool]
+    """Whether only those who were given the turn may speak."""
+    knobs: ClassVar[frozenset[str]]
+    """The knobs it takes beside those every channel takes."""
+    expectations: ClassVar[tuple[Expectation, ...]]
+    """What is expected unless the channel says otherwise."""
+
+    def __init__(self, knobs: Json) -> None:
+        """Read the knobs; what they say wrongly is a `RulesInvalid` that names the value."""
+        ...
+
+    def decide(self, memory: object, state: State, envelope: Envelope) -> Decision:
+        """What follows from the channel's opening, or from what was just said. The state includes it already."""
+        ...

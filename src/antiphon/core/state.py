@@ -1,0 +1,74 @@
+"""State: what a log amounts to so far.
+
+A state is a value. It is never stored as truth, only folded from a log (see `evolve`) and cached.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from antiphon.core.codec import copied
+from antiphon.core.events import Json
+from antiphon.core.instants import NEVER, Instant
+
+Status = Literal["invited", "active", "closed", "expired", "quarantined"]
+ENDED: frozenset[str] = frozenset({"closed", "expired"})
+
+
+class State(msgspec.Struct, frozen=True):
+    """One channel, as its log leaves it."""
+
+    channel_id: str = ""
+    type: str = ""
+    creator_id: str = ""
+    participants: dict[str, str] = msgspec.field(default_factory=dict)
+    """Name to kind (agent, human, service), in order."""
+    knobs: Json = msgspec.field(default_factory=dict)
+    ordered: bool = False
+    """Whether only those who hold the turn may speak."""
+    status: Status = "invited"
+    close_reason: str = ""
+    sequence: int = 0
+    created_at: Instant = NEVER
+    updated_at: Instant = NEVER
+    active_at: Instant = NEVER
+    """When a participant last did anything, or the channel was opened."""
+    expires_at: Instant = NEVER
+    awaiting: tuple[str, ...] = ()
+    """Who has been invited and has not answered yet."""
+    speakers: tuple[str, ...] = ()
+    """Who holds the turn. Several at once must all speak before the rules are read again."""
+    assigned_at: Instant = NEVER
+    turn_count: int = 0
+    last_speaker_id: str | None = None
+    last_envelope_id: str | None = None
+    interjected: bool = False
+    """Whether the last thing said was said out of turn, by somebody who may."""
+    context_vars: Json = msgspec.field(default_factory=dict)
+
+    @property
+    def participant_order(self) -> list[str]:
+        """The names of the participants, the creator first."""
+        return list(self.participants)
+
+    @property
+    def expected_next_speaker(self) -> str | None:
+        """Whose turn it is; None when the channel is free, or has ended."""
+        return self.speakers[0] if self.speakers else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can happen here."""
+        return self.status in ENDED
+
+
+def detached(state: State) -> State:
+    """The same state, sharing nothing that could be changed."""
+    return msgspec.structs.replace(
+        state,
+        participants=dict(state.participants),
+        knobs=copied(state.knobs),
+        context_vars=copied(state.context_vars),
+    )

@@ -1,0 +1,142 @@
+"""A draft and everything it causes, as one batch.
+
+Rule 1: a decision is recorded with its cause, or neither is.
+Rule 2: nothing here waits, stores or publishes. Time and ids come in as arguments.
+Rule 3: what follows from an envelope is at most one more envelope (`_consequence`), which may have one of its own.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.decision import Assign, Close, Decision, Wait
+from antiphon.core.envelope import HUB, OPERATORS, Envelope
+from antiphon.core.events import (
+    EV_CHANNEL_CLOSED,
+    EV_CHANNEL_OPENED,
+    EV_TURN_ASSIGNED,
+    Acknowledged,
+    Created,
+    Expired,
+    Json,
+    Opened,
+    Packet,
+    Rejected,
+    Text,
+    Violated,
+    event_of,
+)
+from antiphon.core.guard import Deny
+from antiphon.core.ids import IdSource
+from antiphon.core.instants import Instant
+from antiphon.core.laws import Fold, Laws
+from antiphon.core.state import State
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A batch to be recorded whole, and the fold it leads to."""
+
+    batch: tuple[Envelope, ...]
+    fold: Fold
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """Work that an agent owes a channel: answer what has been said up to `cause`."""
+
+    channel_id: str
+    speaker: str
+    cause: str | None
+
+
+def step(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
+    """Admit one draft, or say why not."""
+    judged = laws.judge(fold, draft)
+    if isinstance(judged, Deny):
+        return judged
+    return record(fold, judged, laws=laws, at=at, new_id=new_id)
+
+
+def record(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted:
+    """Record a draft that needs no judgement (the hub's own), with all that follows from it."""
+    batch: list[Envelope] = []
+    at = max(fold.state.updated_at, at)
+    following: Envelope | None = draft
+    while following is not None:
+        envelope = stamped(following, fold.state, at=at, new_id=new_id)
+        fold = laws.fold(fold, envelope)
+        batch.append(envelope)
+        following = _consequence(laws, fold, envelope)
+    return Admitted(tuple(batch), fold)
+
+
+def tick(fold: Fold, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | None:
+    """Record what has fallen due by now; None if nothing has."""
+    batch: list[Envelope] = []
+    while (deadline := laws.due(fold)) is not None and deadline.at <= at:
+        admitted = record(fold, deadline.draft, laws=laws, at=at, new_id=new_id)
+        batch.extend(admitted.batch)
+        fold = admitted.fold
+    return Admitted(tuple(batch), fold) if batch else None
+
+
+def pending(state: State) -> tuple[Turn, ...]:
+    """The turns that agents owe this channel. People and code speak when they like to."""
+    if state.status != "active":
+        return ()
+    owing = (name for name in state.speakers if state.participants.get(name) == "agent")
+    return tuple(Turn(state.channel_id, name, state.last_envelope_id) for name in owing)
+
+
+def stamped(draft: Envelope, state: State, *, at: Instant, new_id: IdSource) -> Envelope:
+    """The draft as the next envelope of the log."""
+    return Envelope(
+        draft.envelope_id or new_id(),
+        state.channel_id,
+        draft.sender_id,
+        draft.audience,
+        draft.event_type,
+        draft.event_data,
+        draft.causation_id,
+        draft.priority,
+        at,
+        state.sequence + 1,
+    )
+
+
+def said_by_hub(
+    event_type: str, data: Json, *, cause: str | None = None, audience: list[str] | None = None
+) -> Envelope:
+    """A draft in the hub's own name."""
+    return Envelope(sender_id=HUB, event_type=event_type, event_data=data, causation_id=cause, audience=audience)
+
+
+def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
+    cause = envelope.envelope_id
+    match event_of(envelope):
+        case Text() | Packet() | Opened():
+            return _carried_out(laws.decide(fold, envelope), cause)
+        case Created() | Acknowledged() if not fold.state.awaiting and fold.state.status == "invited":
+            return said_by_hub(EV_CHANNEL_OPENED, {}, cause=cause)
+        case Rejected() if not fold.state.ended:
+            return _closing(f"invite_rejected:{envelope.sender_id}", cause)
+        case Violated(expectation=name, handler="auto_close"):
+            return _closing(f"expectation_violated:{name}", cause)
+        case Expired():
+            return _closing("expired", cause)
+        case _:
+            return None
+
+
+def _carried_out(decision: Decision, cause: str) -> Envelope | None:
+    match decision:
+        case Assign(speakers=speakers, reason=reason):
+            data: Json = {"speakers": list(speakers), "reason": reason}
+            return said_by_hub(EV_TURN_ASSIGNED, data, cause=cause, audience=[OPERATORS])
+        case Close(reason=reason):
+            return _closing(reason, cause)
+        case Wait():
+            return None
+
+
+def _closing(reason: str, cause: str) -> Envelope:
+    return said_by_hub(EV_CHANNEL_CLOSED, {"reason": reason}, cause=cause)

@@ -1,0 +1,1 @@
+"""Protections, each a small pure machine folded from a channel's log."""

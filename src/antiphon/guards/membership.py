@@ -1,0 +1,53 @@
+"""Who may say something here at all, to whom, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from antiphon.core.envelope import Envelope
+from antiphon.core.events import SUBSTANTIVE
+from antiphon.core.guard import ALLOW, Deny, Verdict
+from antiphon.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Only participants speak, only in an open channel, and only to participants."""
+
+    name: ClassVar[str] = "membership"
+
+    def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
+        if draft.sender_id not in state.participants:
+            return Deny("not_a_participant", f"{draft.sender_id!r} is not in this channel")
+        if state.status != "active":
+            return _shut(state)
+        if draft.audience is None:
+            return ALLOW
+        strangers = [name for name in draft.audience if name not in state.participants]
+        return Deny("unknown_audience", f"{strangers[0]!r:.60} is not in this channel") if strangers else ALLOW
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOrder:
+    """Only those who hold the turn speak; people, and those named as interjectors, may put in a word."""
+
+    name: ClassVar[str] = "turn_order"
+    interjectors: frozenset[str] = frozenset()
+
+    def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
+        speaker = draft.sender_id
+        if draft.event_type not in SUBSTANTIVE or speaker in state.speakers:
+            return ALLOW
+        if state.participants.get(speaker) == "human" or speaker in self.interjectors:
+            return ALLOW
+        expected = ", ".join(state.speakers) or "nobody"
+        return Deny("not_expected_speaker", f"{speaker!r} spoke; the turn is with {expected}")
+
+
+def _shut(state: State) -> Deny:
+    if state.ended:
+        return Deny("channel_closed", f"it ended: {state.close_reason}")
+    if state.status == "quarantined":
+        return Deny("quarantined", "a record of its log cannot be trusted; it can only be read")
+    return Deny("channel_not_open", f"invitations to {', '.join(state.awaiting)} are not answered yet")

@@ -1,0 +1,65 @@
+"""What was refused, for whoever looks after the hub. Capped, so that refusals cannot fill a disk."""
+
+from __future__ import annotations
+
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import Denied, LogCorrupt
+from antiphon.core.events import EV_CHANNEL_QUARANTINED, EV_DRAFT_REFUSED, Json
+from antiphon.core.instants import NEVER, Instant, seconds_between
+from antiphon.hub.clock import Clock
+from antiphon.hub.own import OwnChannel
+
+AUDIT = "system:audit"
+BURST = 100
+PER_SECOND = 1.0
+
+
+class Audit:
+    """Records refusals: a hundred at once, then one a second; what was left out is counted in the next record."""
+
+    def __init__(self, channel: OwnChannel, clock: Clock) -> None:
+        self._channel, self._clock = channel, clock
+        self._room = float(BURST)
+        self._since: Instant = NEVER
+        self._left_out = 0
+
+    async def refused(self, denied: Denied, draft: Envelope) -> None:
+        """Record that a draft was refused; never its content."""
+        if not self._has_room():
+            self._left_out += 1
+            return
+        data: Json = {
+            "reason": denied.reason,
+            "channel_id": denied.channel_id,
+            "sender_id": str(draft.sender_id)[:64],
+            "event_type": str(draft.event_type)[:64],
+            "left_out": self._left_out,
+        }
+        self._left_out = 0
+        await self._channel.say(EV_DRAFT_REFUSED, _plain(data))
+
+    async def quarantined(self, error: LogCorrupt) -> None:
+        """Record that a channel can no longer be trusted."""
+        data: Json = {"channel_id": error.channel_id, "sequence": error.sequence, "error": error.why}
+        await self._channel.say(EV_CHANNEL_QUARANTINED, _plain(data))
+
+    def _has_room(self) -> bool:
+        now = self._clock.now()
+        if self._since:
+            earned = max(0.0, seconds_between(self._since, now)) * PER_SECOND
+            self._room = min(float(BURST), self._room + earned)
+        self._since = now
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+
+def _plain(data: Json) -> Json:
+    """Text that any store takes, whatever was in it."""
+    return {
+        key: value.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")
+        if isinstance(value, str)
+        else value
+        for key, value in data.items()
+    }

@@ -1,0 +1,130 @@
+"""The channels of a hub: loaded on first use, kept while somebody uses them.
+
+Rule 1: there is never more than one `LiveChannel` of a channel in a hub.
+Rule 2: opening a hub loads none. A channel is folded when it is first touched, from its snapshot and what follows.
+Rule 3: a channel that cannot be read is quarantined, and only that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
+
+from antiphon.core.codec import Malformed, from_json
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import LogCorrupt, UnknownChannel
+from antiphon.core.events import Created, event_of
+from antiphon.core.instants import NEVER
+from antiphon.core.laws import Fold, LawBook, Laws, SavedFold
+from antiphon.core.state import State
+from antiphon.hub.live import LiveChannel, Surroundings
+from antiphon.store.protocol import ChannelRow, Snapshot
+
+KEPT = 1024
+"""How many channels stay loaded although nobody holds them."""
+
+Quarantined = Callable[[LogCorrupt], Awaitable[None]]
+
+
+class Channels:
+    """Finds channels by id."""
+
+    def __init__(self, around: Surroundings, lawbook: LawBook, quarantined: Quarantined) -> None:
+        self._around, self._lawbook, self._quarantined = around, lawbook, quarantined
+        self._live: WeakValueDictionary[str, LiveChannel] = WeakValueDictionary()
+        self._kept: OrderedDict[str, LiveChannel] = OrderedDict()
+        self._loading: dict[str, asyncio.Future[LiveChannel]] = {}
+
+    async def get(self, channel_id: str) -> LiveChannel:
+        """The channel, loaded; `UnknownChannel` if there is none."""
+        live = self._live.get(channel_id)
+        if live is None:
+            live = await self._load_once(channel_id)
+        return self._keep(live)
+
+    def create(self, channel_id: str, laws: Laws) -> LiveChannel:
+        """A channel that has no log yet."""
+        return self._keep(LiveChannel(laws, laws.begin(channel_id), self._around))
+
+    async def settled(self) -> None:
+        """Wait until no channel has anything left to admit."""
+        while busy := [live for live in list(self._live.values()) if live.busy]:
+            for live in busy:
+                await live.settled()
+
+    def _keep(self, live: LiveChannel) -> LiveChannel:
+        channel_id = live.state.channel_id
+        self._live[channel_id] = live
+        self._kept[channel_id] = live
+        self._kept.move_to_end(channel_id)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return live
+
+    async def _load_once(self, channel_id: str) -> LiveChannel:
+        loading = self._loading.get(channel_id)
+        if loading is None:
+            loading = asyncio.ensure_future(self._load(channel_id))
+            self._loading[channel_id] = loading
+            loading.add_done_callback(lambda _: self._loading.pop(channel_id, None))
+        return await asyncio.shield(loading)
+
+    async def _load(self, channel_id: str) -> LiveChannel:
+        store = self._around.store
+        row = await store.row(channel_id)
+        if row is None and await store.head(channel_id) == 0:
+            raise UnknownChannel(channel_id)
+        try:
+            laws, begun = await self._begin(channel_id)
+            fold = await self._read_on(laws, begun)
+        except LogCorrupt as error:
+            return await self._quarantine(row or ChannelRow(channel_id), error)
+        live = LiveChannel(laws, fold, self._around, due=row.due if row else NEVER, snapshot_at=begun.state.sequence)
+        self._live[channel_id] = live
+        return live
+
+    async def _begin(self, channel_id: str) -> tuple[Laws, Fold]:
+        """The laws of a channel, and its fold as far as a snapshot goes."""
+        snapshot = await self._around.store.get_snapshot(channel_id)
+        restored = self._restored(snapshot) if snapshot else None
+        if restored is not None:
+            return restored
+        page = await self._around.store.read(channel_id, limit=1)
+        created = event_of(page.envelopes[0]) if page.envelopes else None
+        if not isinstance(created, Created):
+            raise LogCorrupt(channel_id, 1, "the log does not begin with the channel's creation")
+        laws = self._lawbook(created.type, created.knobs)
+        return laws, laws.begin(channel_id)
+
+    def _restored(self, snapshot: Snapshot) -> tuple[Laws, Fold] | None:
+        try:
+            saved = from_json(snapshot.blob, SavedFold)
+        except Malformed:
+            return None
+        laws = self._lawbook(saved.state.type, saved.state.knobs)
+        fold = laws.restore(saved) if laws.version == snapshot.version else None
+        return None if fold is None else (laws, fold)
+
+    async def _read_on(self, laws: Laws, fold: Fold) -> Fold:
+        channel_id = fold.state.channel_id
+        while envelopes := await self._page(channel_id, fold.state.sequence):
+            fold = laws.fold_all(fold, envelopes)
+        return fold
+
+    async def _page(self, channel_id: str, after: int) -> list[Envelope]:
+        return (await self._around.store.read(channel_id, after=after)).envelopes
+
+    async def _quarantine(self, row: ChannelRow, error: LogCorrupt) -> LiveChannel:
+        """A channel of which only the listing and the good part of the log are left."""
+        laws = self._lawbook("quarantine", {})
+        people = dict.fromkeys(row.participants, "service")
+        state = State(channel_id=row.channel_id, type=row.type, creator_id=row.creator_id, participants=people)
+        state = replace(state, sequence=error.sequence - 1, status="quarantined")
+        if row.status != "quarantined":
+            await self._around.store.mark(row.channel_id, status="quarantined", due=NEVER)
+            await self._quarantined(error)
+        return LiveChannel(laws, Fold(state), self._around)

@@ -1,0 +1,42 @@
+"""The clock a hub is given. Nothing else in the hub knows what time it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+from antiphon.core.instants import NEVER, Instant, moment
+
+LONGEST_WAIT = 60.0
+"""A wall clock may be set: no wait trusts it for longer than this."""
+
+
+class Clock(Protocol):
+    """Tells the time, and waits for it."""
+
+    def now(self) -> Instant:
+        """The present instant."""
+        ...
+
+    async def wait(self, wake: asyncio.Event, until: Instant) -> None:
+        """Return when `wake` is set or `until` may have come, whichever is first; `NEVER` waits for `wake` alone."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> Instant:
+        return datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+    async def wait(self, wake: asyncio.Event, until: Instant) -> None:
+        left = LONGEST_WAIT
+        if until != NEVER:
+            left = min(left, max(0.0, moment(until).timestamp() - time.time()))
+        try:
+            async with asyncio.timeout(left):
+                await wake.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,80 @@
+"""Who is told that a channel has grown.
+
+The feed carries no envelopes. A reader has a cursor and reads the log when it is woken, at its own pace, so there is
+no queue that could overflow and nobody who could slow a sender down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+
+class Ears:
+    """A reader of many channels: which of them have grown since it last looked."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.grown: dict[str, None] = {}
+
+    def tell(self, channel_id: str) -> None:
+        """Note that a channel has grown."""
+        self.grown[channel_id] = None
+        self.wake.set()
+
+
+class Feed:
+    """Wakes readers of channels and of participants' inboxes."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._ears: dict[str, set[Ears]] = {}
+
+    @contextmanager
+    def watching(self, channel_id: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the channel grows."""
+        event = asyncio.Event()
+        watchers = self._watchers.setdefault(channel_id, set())
+        watchers.add(event)
+        try:
+            yield event
+        finally:
+            watchers.discard(event)
+            if not watchers and self._watchers.get(channel_id) is watchers:
+                del self._watchers[channel_id]
+
+    @contextmanager
+    def listening(self, participant: str) -> Iterator[Ears]:
+        """Ears that are told of every channel of a participant that grows."""
+        ears = Ears()
+        listeners = self._ears.setdefault(participant, set())
+        listeners.add(ears)
+        try:
+            yield ears
+        finally:
+            listeners.discard(ears)
+            if not listeners and self._ears.get(participant) is listeners:
+                del self._ears[participant]
+
+    def heard(self, channel_id: str, participants: Iterable[str]) -> bool:
+        """Whether anybody is listening to this channel now."""
+        return channel_id in self._watchers or any(name in self._ears for name in participants)
+
+    def publish(self, channel_id: str, participants: Iterable[str]) -> None:
+        """Wake whoever listens to this channel."""
+        for event in self._watchers.get(channel_id, ()):
+            event.set()
+        if self._ears:
+            for name in participants:
+                for ears in self._ears.get(name, ()):
+                    ears.tell(channel_id)
+
+    def wake_all(self) -> None:
+        """Wake everybody, because the hub is closing."""
+        for watchers in self._watchers.values():
+            for event in watchers:
+                event.set()
+        for listeners in self._ears.values():
+            for ears in listeners:
+                ears.wake.set()

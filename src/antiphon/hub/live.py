@@ -1,0 +1,290 @@
+"""One channel in memory: its fold, its waiting drafts, and the one task that admits them.
+
+Rule 1: drafts of a channel are admitted one after the other, whatever waits together as one batch.
+Rule 2: nothing is acknowledged before the store has it. The fold moves only after that.
+Rule 3: a lost race is not an error: reload, and decide again on what the other said.
+Rule 4: when the store's answer is lost, the same batch is offered again; if that fails too, the fold is forgotten
+        and read again before anything else is admitted. A sender that is cancelled in between leaves the same doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from antiphon.core.envelope import Envelope, Priority
+from antiphon.core.errors import Conflict, Denied, OutcomeUnknown, StoreError
+from antiphon.core.guard import Deny
+from antiphon.core.ids import IdSource
+from antiphon.core.instants import NEVER, Instant
+from antiphon.core.laws import Fold, Laws
+from antiphon.core.state import State
+from antiphon.core.step import Admitted, tick
+from antiphon.hub.clock import Clock
+from antiphon.hub.feed import Feed
+from antiphon.hub.waiting import Waiting
+from antiphon.store.protocol import Snapshot, Store
+
+log = logging.getLogger("antiphon.hub")
+
+MOST_AT_ONCE = 100
+RECENT = 64
+SNAPSHOT_EVERY = 256
+REPEATS = 3
+
+Plan = Callable[[Fold, Laws, Instant], Admitted | Deny | None]
+"""What a request wants, given the present fold: a batch, a refusal, or nothing after all."""
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What every channel of one hub shares."""
+
+    store: Store
+    clock: Clock
+    new_id: IdSource
+    feed: Feed
+    armed: Callable[[Instant], None]
+    """Told when a channel must be looked at earlier than it had been known."""
+
+
+class Request(msgspec.Struct, eq=False):
+    """One draft on its way in, and whoever waits for it."""
+
+    plan: Plan
+    done: asyncio.Future[Envelope | None]
+    draft: Envelope | None = None
+    """Given when the draft carries an id of its own and may have been recorded before."""
+
+
+class LiveChannel:
+    """A channel that somebody is using."""
+
+    def __init__(
+        self, laws: Laws, fold: Fold, around: Surroundings, *, due: Instant = NEVER, snapshot_at: int = 0
+    ) -> None:
+        self.laws, self.fold = laws, fold
+        self.busy = False
+        """Whether something is being admitted."""
+        self._around = around
+        self._waiting: Waiting[Request] = Waiting()
+        self._task: asyncio.Task[None] | None = None
+        self._recent: deque[Envelope] = deque(maxlen=RECENT)
+        self._due = due
+        self._snapshot_at = snapshot_at
+        self._stale = False
+
+    @property
+    def state(self) -> State:
+        return self.fold.state
+
+    async def submit(
+        self, plan: Plan, priority: Priority = Priority.NORMAL, draft: Envelope | None = None
+    ) -> Envelope | None:
+        """Carry out a plan when its turn comes. Returns the first envelope it recorded, None if it recorded none.
+
+        Whoever finds the channel idle admits its own draft; what comes meanwhile waits, and is admitted together.
+        """
+        request = Request(plan, asyncio.get_running_loop().create_future(), draft)
+        if self.busy:
+            self._waiting.put(request, priority)
+            return await request.done
+        self.busy = True
+        try:
+            await self._admit([request])
+        finally:
+            self._go_on()
+        return await request.done
+
+    async def settled(self) -> None:
+        """Wait until nothing is left to admit."""
+        while self.busy:
+            await self.submit(_nothing, Priority.BACKGROUND)
+
+    async def read(self, after: int) -> Sequence[Envelope]:
+        """The envelopes behind `after`, as far as one page goes; none at the end."""
+        if after >= self.state.sequence:
+            return ()
+        recent = self._recent
+        if recent and recent[0].sequence <= after + 1:
+            return [envelope for envelope in recent if envelope.sequence > after]
+        page = await self._around.store.read(self.state.channel_id, after=after)
+        return page.envelopes
+
+    def _go_on(self) -> None:
+        """Let a task admit what has come meanwhile."""
+        if self._waiting:
+            self._task = asyncio.create_task(self._drain(), name=f"admission {self.state.channel_id}")
+        else:
+            self.busy = False
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                await self._admit(self._waiting.take(MOST_AT_ONCE))
+        finally:
+            self._task, self.busy = None, False
+
+    async def _admit(self, requests: list[Request]) -> None:
+        try:
+            if self._stale:
+                await self._reload()
+            requests = await self._without_repeats(requests)
+            while not await self._try(requests):
+                await self._reload()
+                requests = await self._without_repeats(requests)
+            if self.state.sequence - self._snapshot_at >= SNAPSHOT_EVERY:
+                await self._keep_snapshot()
+        except StoreError as error:
+            self._stale = True
+            _fail(requests, error)
+        except BaseException:
+            self._stale = True
+            for request in requests:
+                request.done.cancel()
+            raise
+
+    async def _try(self, requests: list[Request]) -> bool:
+        """Decide on all requests together and record the outcome; False if somebody else was faster."""
+        fold, at = self.fold, self._around.clock.now()
+        batch: list[Envelope] = []
+        answers: list[tuple[Request, Envelope | Deny | None]] = []
+        for request in requests:
+            outcome = _planned(request.plan, fold, self.laws, at=at)
+            if isinstance(outcome, Admitted):
+                batch.extend(outcome.batch)
+                fold = outcome.fold
+                answers.append((request, outcome.batch[0]))
+            else:
+                answers.append((request, outcome))
+        if batch and not await self._recorded(batch, fold):
+            return False
+        channel_id = self.state.channel_id
+        for request, answer in answers:
+            _answer(request, answer, channel_id)
+        return True
+
+    async def _recorded(self, batch: list[Envelope], fold: Fold) -> bool:
+        due = self._earlier(fold)
+        if not await self._append(batch, due):
+            return False
+        if due:
+            self._due = due
+            self._around.armed(due)
+        self.fold = fold
+        self._publish(batch)
+        return True
+
+    async def _append(self, batch: list[Envelope], due: Instant) -> bool:
+        store, state = self._around.store, self.state
+        for left in reversed(range(REPEATS)):
+            try:
+                await store.append(state.channel_id, batch, expected=state.sequence, due=due or None)
+            except Conflict:
+                return False
+            except OutcomeUnknown:
+                if not left:
+                    raise
+            else:
+                return True
+        return False
+
+    def _earlier(self, fold: Fold) -> Instant:
+        """When the channel must be looked at, if that is earlier than the index has it."""
+        deadline = self.laws.due(fold)
+        if deadline is None or (self._due and self._due <= deadline.at):
+            return NEVER
+        return deadline.at
+
+    def _publish(self, batch: list[Envelope]) -> None:
+        state, feed = self.state, self._around.feed
+        if feed.heard(state.channel_id, state.participants):
+            self._recent.extend(batch)
+            feed.publish(state.channel_id, state.participants)
+        elif self._recent:
+            self._recent.clear()
+
+    async def _keep_snapshot(self) -> None:
+        self._snapshot_at = self.state.sequence
+        snapshot = Snapshot(self._snapshot_at, self.laws.version, self.laws.save(self.fold))
+        try:
+            await self._around.store.put_snapshot(self.state.channel_id, snapshot)
+        except StoreError as error:
+            log.warning("channel %s has no new snapshot: %s", self.state.channel_id, error)
+
+    async def look(self) -> None:
+        """Record what has fallen due, and tell the index when to look again."""
+        await self.submit(lambda fold, laws, at: tick(fold, laws=laws, at=at, new_id=self._around.new_id))
+        deadline = self.laws.due(self.fold)
+        self._due = deadline.at if deadline else NEVER
+        await self._around.store.mark(self.state.channel_id, due=self._due)
+
+    async def _reload(self) -> None:
+        """Fold what others have recorded meanwhile."""
+        store, fold = self._around.store, self.fold
+        while envelopes := (await store.read(fold.state.channel_id, after=fold.state.sequence)).envelopes:
+            fold = self.laws.fold_all(fold, envelopes)
+        self._recent.clear()
+        self.fold, self._stale = fold, False
+
+    async def _without_repeats(self, requests: list[Request]) -> list[Request]:
+        """Answer the drafts that are recorded already; let the second of an id wait for the first; give the rest."""
+        ids = [request.draft.envelope_id for request in requests if request.draft is not None]
+        if not ids:
+            return requests
+        known = await self._around.store.find(self.state.channel_id, ids)
+        new: list[Request] = []
+        first: set[str] = set()
+        for request in requests:
+            draft = request.draft
+            if draft is None:
+                new.append(request)
+            elif draft.envelope_id in known:
+                _answer(request, repeated(draft, known[draft.envelope_id]), self.state.channel_id)
+            elif draft.envelope_id in first:
+                self._waiting.put(request, draft.priority)
+            else:
+                first.add(draft.envelope_id)
+                new.append(request)
+        return new
+
+
+def repeated(draft: Envelope, first: Envelope) -> Envelope | Deny:
+    """The first envelope of this id, if the draft says the same."""
+    same = (
+        draft.sender_id == first.sender_id
+        and draft.event_type == first.event_type
+        and draft.event_data == first.event_data
+        and draft.audience == first.audience
+        and draft.causation_id == first.causation_id
+    )
+    return first if same else Deny("conflict", "this message_id was used before with other content")
+
+
+def _planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | Deny | None:
+    try:
+        return plan(fold, laws, at)
+    except Exception as error:  # an adapter or guard of a user's may raise anything
+        return Deny("rules_failed", f"{type(error).__name__}: {error}")
+
+
+def _nothing(fold: Fold, laws: Laws, at: Instant) -> None:
+    """A plan that wants nothing but its turn."""
+
+
+def _answer(request: Request, answer: Envelope | Deny | None, channel_id: str) -> None:
+    if request.done.done():
+        return
+    if isinstance(answer, Deny):
+        request.done.set_exception(Denied(answer.reason, channel_id, answer.detail))
+    else:
+        request.done.set_result(answer)
+
+
+def _fail(requests: list[Request], error: StoreError) -> None:
+    for request in requests:
+        if not request.done.done():
+            request.done.set_exception(error)

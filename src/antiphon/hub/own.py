@@ -1,0 +1,60 @@
+"""The hub's own channels: who is registered, and what was refused.
+
+They are channels like any other, so that nothing the hub knows is kept in a second way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from antiphon.core.envelope import HUB, Envelope
+from antiphon.core.errors import UnknownChannel
+from antiphon.core.events import Created, Json
+from antiphon.core.ids import IdSource
+from antiphon.core.laws import Laws
+from antiphon.core.opening import opening
+from antiphon.core.step import record, said_by_hub
+from antiphon.hub.channels import Channels
+from antiphon.hub.live import LiveChannel
+
+
+class OwnChannel:
+    """One channel of the hub's own, made when it is first needed."""
+
+    def __init__(self, channel_id: str, channels: Channels, *, laws: Laws, new_id: IdSource) -> None:
+        self.channel_id = channel_id
+        self._channels, self._laws, self._new_id = channels, laws, new_id
+
+    async def say(self, event_type: str, data: Json) -> None:
+        """Record something in the hub's name."""
+        live = await self._live()
+        draft = said_by_hub(event_type, data)
+        await live.submit(lambda fold, laws, at: record(fold, draft, laws=laws, at=at, new_id=self._new_id))
+
+    async def told(self) -> AsyncIterator[Envelope]:
+        """Everything that was recorded so far."""
+        try:
+            live = await self._channels.get(self.channel_id)
+        except UnknownChannel:
+            return
+        after = 0
+        while envelopes := await live.read(after):
+            for envelope in envelopes:
+                yield envelope
+            after = envelopes[-1].sequence
+
+    async def _live(self) -> LiveChannel:
+        try:
+            return await self._channels.get(self.channel_id)
+        except UnknownChannel:
+            return await self._made()
+
+    async def _made(self) -> LiveChannel:
+        live = self._channels.create(self.channel_id, self._laws)
+        created = Created(type="system", creator=HUB, participants=[])
+        await live.submit(
+            lambda fold, laws, at: (
+                None if fold.state.sequence else opening(fold, created, (), laws=laws, at=at, new_id=self._new_id)
+            )
+        )
+        return live

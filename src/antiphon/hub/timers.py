@@ -1,0 +1,73 @@
+"""The one task of a hub that waits for time to pass.
+
+The store's index of due channels is the heap: it survives a crash, and it holds what no memory does. An entry may be
+early (the channel is then looked at for nothing) and is never late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from antiphon.core.errors import AntiphonError
+from antiphon.core.instants import NEVER, Instant, after
+from antiphon.hub.clock import Clock
+from antiphon.store.protocol import Due, Store
+
+log = logging.getLogger("antiphon.hub")
+
+AT_ONCE = 64
+CLAIM = 30.0
+RETRY = 1.0
+
+
+class Timers:
+    """Looks at every channel when it is due."""
+
+    def __init__(self, store: Store, clock: Clock, *, owner: str, look: Callable[[str], Awaitable[None]]) -> None:
+        self._store, self._clock, self._owner, self._look = store, clock, owner, look
+        self._wake = asyncio.Event()
+        self._next: Instant = NEVER
+
+    def armed(self, at: Instant) -> None:
+        """Some channel is due at this instant."""
+        if self._next == NEVER or at < self._next:
+            self._next = at
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Wait and look, until cancelled."""
+        await self._ask_store()
+        while True:
+            self._wake.clear()
+            if self._next == NEVER or self._next > self._clock.now():
+                await self._clock.wait(self._wake, self._next)
+                continue
+            self._next = NEVER
+            await self._fire()
+            await self._ask_store()
+
+    async def _ask_store(self) -> None:
+        """When the next channel is due. What could not be done now is tried again in a moment."""
+        retry = after(self._clock.now(), RETRY)
+        try:
+            found = await self._store.next_due()
+        except AntiphonError as error:
+            log.warning("cannot read what is due: %s", error)
+            found = retry
+        if found != NEVER:
+            self.armed(max(found, retry) if found <= self._clock.now() else found)
+
+    async def _fire(self) -> None:
+        try:
+            while due := await self._store.take_due(self._owner, now=self._clock.now(), limit=AT_ONCE, ttl=CLAIM):
+                await asyncio.gather(*(self._look_at(entry) for entry in due))
+        except AntiphonError as error:
+            log.warning("cannot take what is due: %s", error)
+
+    async def _look_at(self, due: Due) -> None:
+        try:
+            await self._look(due.channel_id)
+        except AntiphonError as error:
+            log.warning("channel %s was due at %s and could not be looked at: %s", due.channel_id, due.at, error)

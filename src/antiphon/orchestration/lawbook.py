@@ -1,0 +1,125 @@
+"""From a channel's type and knobs to the laws that hold in it.
+
+Rule 1: names are closed. A built-in adapter cannot be replaced, an unknown name is an error that lists the known.
+Rule 2: everything is checked before a channel is created; nothing of it is found out later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.core.codec import Malformed, as_type
+from antiphon.core.errors import RulesInvalid
+from antiphon.core.events import Json
+from antiphon.core.guard import Guard
+from antiphon.core.laws import Laws
+from antiphon.core.rules import Adapter, Expectation
+from antiphon.guards.membership import Membership, TurnOrder
+from antiphon.guards.silence import CLOCKS, HANDLERS, LifeSpan, Within
+from antiphon.guards.writers import Writers
+from antiphon.orchestration.adapters import Consulting, Conversation, Discussion, Quiet
+
+BUILT_IN: dict[str, type[Adapter]] = {
+    "conversation": Conversation,
+    "consulting": Consulting,
+    "discussion": Discussion,
+}
+QUIET = frozenset({"system", "quarantine"})
+"""Types that nobody can open: the hub's own channels, and the laws of a channel that can only be read."""
+COMMON_KNOBS = frozenset({"guards", "tier", "expectations", "interjectors", "writers"})
+TIERS = ("interactive", "batch", "regulated")
+
+_registered: dict[str, type[Adapter]] = {}
+
+
+def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
+    """Make a channel type available by its name. Usable as a decorator; a built-in name is refused."""
+    name = adapter.name
+    if name in BUILT_IN or name in QUIET:
+        raise RulesInvalid(f"the adapter {name!r} is built in and cannot be replaced")
+    known = _registered.get(name)
+    if known is not None and known.__qualname__ != adapter.__qualname__:
+        raise RulesInvalid(f"an adapter {name!r} is registered already: {known.__qualname__}")
+    _registered[name] = adapter
+    return adapter
+
+
+def adapter_named(name: str) -> type[Adapter]:
+    """The adapter of this name."""
+    found = BUILT_IN.get(name) or _registered.get(name)
+    if found is None:
+        known = ", ".join(sorted([*BUILT_IN, *_registered]))
+        raise RulesInvalid(f"no channel type is called {name!r}; there are: {known}")
+    return found
+
+
+def laws_for(channel_type: str, knobs: Json) -> Laws:
+    """The laws of a channel of this type with these knobs."""
+    if channel_type in QUIET:
+        return Laws(Quiet(knobs), [Membership()])
+    kind = adapter_named(channel_type)
+    _check_names(kind, knobs)
+    guards: list[Guard] = [Membership()]
+    if kind.ordered:
+        guards.append(TurnOrder(frozenset(_names(knobs, "interjectors"))))
+    writers = _writers(knobs)
+    if writers:
+        guards.append(Writers(writers))
+    guards.append(LifeSpan())
+    guards.extend(Within(expectation) for expectation in expectations_for(kind, knobs))
+    return Laws(kind(knobs), guards)
+
+
+def expectations_for(kind: type[Adapter], knobs: Json) -> list[Expectation]:
+    """What a channel expects: its own words, and the adapter's for every name it does not mention."""
+    given = [_expectation(entry) for entry in _list(knobs, "expectations")]
+    named = {expectation.name for expectation in given}
+    defaults = [expectation for expectation in kind.expectations if expectation.name not in named]
+    return [expectation for expectation in (*defaults, *given) if expectation.seconds > 0]
+
+
+def _expectation(entry: object) -> Expectation:
+    try:
+        wanted = as_type(entry, Expectation)
+    except Malformed as error:
+        raise RulesInvalid(f"expectation {entry!r:.80}: {error}") from error
+    if wanted.name not in CLOCKS:
+        raise RulesInvalid(f"no expectation is called {wanted.name!r}; there are: {', '.join(CLOCKS)}")
+    if wanted.handler not in HANDLERS:
+        raise RulesInvalid(f"no handler is called {wanted.handler!r}; there are: {', '.join(HANDLERS)}")
+    if wanted.seconds < 0:
+        raise RulesInvalid(f"{wanted.name} is given {wanted.seconds} seconds; 0 switches it off")
+    return wanted
+
+
+def _check_names(kind: type[Adapter], knobs: Json) -> None:
+    known = COMMON_KNOBS | kind.knobs
+    for knob in knobs:
+        if knob not in known:
+            raise RulesInvalid(f"{kind.name!r} takes no knob {knob!r:.60}; it takes: {', '.join(sorted(known))}")
+    tier = knobs.get("tier")
+    if tier is not None and tier not in TIERS:
+        raise RulesInvalid(f"no tier is called {tier!r:.60}; there are: {', '.join(TIERS)}")
+    for guard in _list(knobs, "guards"):
+        raise RulesInvalid(f"no guard is called {guard!r:.60}; none can be named yet")
+
+
+def _writers(knobs: Json) -> dict[str, frozenset[str]]:
+    given = knobs.get("writers") or {}
+    if not isinstance(given, dict):
+        raise RulesInvalid(f"writers is {given!r:.60}; give a dict from context key to names")
+    return {key: frozenset(_names(given, key)) for key in given}
+
+
+def _names(knobs: Json, knob: str) -> list[str]:
+    names = [name for name in _list(knobs, knob) if isinstance(name, str)]
+    if len(names) != len(_list(knobs, knob)):
+        raise RulesInvalid(f"{knob} is {knobs[knob]!r:.60}; give a list of names")
+    return names
+
+
+def _list(knobs: Json, knob: str) -> Sequence[object]:
+    given = knobs.get(knob) or []
+    if not isinstance(given, list):
+        raise RulesInvalid(f"{knob} is {given!r:.60}; give a list")
+    return given

@@ -1,0 +1,1 @@
+"""What a user holds: the hub, participants, and channels."""

@@ -1,0 +1,119 @@
+"""A channel as one participant holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypedDict, Unpack
+
+from antiphon.core.codec import Malformed, check_json, copied
+from antiphon.core.envelope import Envelope, Priority
+from antiphon.core.errors import UsageError, WaitTimeout
+from antiphon.core.events import EV_CONTEXT_SET, EV_TEXT, Json
+from antiphon.core.ids import derived_id
+from antiphon.core.state import State, detached
+from antiphon.hub.live import LiveChannel
+from antiphon.runtime.desk import Desk
+
+ENDED = ("closed", "expired", "quarantined")
+LONGEST_ID = 200
+
+
+class SendOptions(TypedDict, total=False):
+    """What may be said about an envelope beside its content."""
+
+    audience: list[str] | None
+    """Who may see it beside the sender; None is everybody."""
+    causation_id: str | None
+    """The envelope it answers."""
+    priority: Priority
+    message_id: str | None
+    """Makes the call repeatable: the same id with the same content returns the first envelope."""
+
+
+class Channel:
+    """A handle: everything said through it is said by the participant that holds it."""
+
+    def __init__(self, desk: Desk, live: LiveChannel, speaker: str) -> None:
+        self._desk, self._live, self._speaker = desk, live, speaker
+
+    @property
+    def channel_id(self) -> str:
+        """The channel's id."""
+        return self._live.state.channel_id
+
+    @property
+    def state(self) -> State:
+        """The channel as its log leaves it now. A copy: changing it changes nothing."""
+        return detached(self._live.state)
+
+    async def send(self, text: str, **options: Unpack[SendOptions]) -> Envelope:
+        """Say something. Returns the recorded envelope once the store has it; `Denied` if it may not be said."""
+        return await self._say(EV_TEXT, {"text": text}, options)
+
+    async def post(self, event_type: str, data: Json, **options: Unpack[SendOptions]) -> Envelope:
+        """Record an event of any type that has a namespace of its own."""
+        return await self._say(event_type, data, options)
+
+    async def set_context(self, **values: object) -> Envelope:
+        """Set context variables."""
+        return await self._say(EV_CONTEXT_SET, {"set": dict(values), "delete": []}, {})
+
+    async def delete_context(self, *keys: str) -> Envelope:
+        """Remove context variables."""
+        return await self._say(EV_CONTEXT_SET, {"set": {}, "delete": list(keys)}, {})
+
+    async def close(self, reason: str = "closed") -> str:
+        """End the channel, and give the reason it ended for: this one, unless it had ended before."""
+        if not isinstance(reason, str) or not reason or len(reason) > LONGEST_ID:
+            raise UsageError(f"the reason is {reason!r:.60}; give a text of 1 to {LONGEST_ID} characters")
+        _check(reason, "the reason")
+        await self._desk.end(self._live, reason, self._speaker)
+        return self._live.state.close_reason
+
+    async def closed(self, timeout: float | None = None) -> str:  # a limit for this wait alone
+        """Wait until the channel has ended, and give the reason; `WaitTimeout` after so many seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._desk.until(self._live, ENDED)
+        except TimeoutError:
+            raise WaitTimeout(f"channel {self.channel_id!r} is still open after {timeout} seconds") from None
+        state = self._live.state
+        if state.status not in ENDED:
+            raise UsageError(f"the hub was closed while channel {self.channel_id!r} was still open")
+        return state.close_reason
+
+    async def _say(self, event_type: str, data: Json, options: SendOptions) -> Envelope:
+        message_id = options.get("message_id")
+        draft = Envelope(
+            self._id_of(message_id) if message_id is not None else "",
+            self._live.state.channel_id,
+            self._speaker,
+            options.get("audience"),
+            event_type,
+            data if event_type == EV_TEXT else private(data),
+            options.get("causation_id"),
+            options.get("priority", Priority.NORMAL),
+        )
+        return await self._desk.admit(self._live, draft)
+
+    def _id_of(self, message_id: object) -> str:
+        if not isinstance(message_id, str) or not message_id or len(message_id) > LONGEST_ID:
+            raise UsageError(f"message_id is {message_id!r:.60}; give a text of 1 to {LONGEST_ID} characters")
+        _check(message_id, "message_id")
+        return derived_id(self.channel_id, self._speaker, message_id)
+
+
+def private(data: Json) -> Json:
+    """A copy that its giver cannot change afterwards; what is no JSON is left for the checks to refuse."""
+    try:
+        check_json(data)
+    except (Malformed, TypeError):
+        return data
+    return copied(data)
+
+
+def _check(text: str, what: str) -> None:
+    try:
+        check_json(text)
+    except Malformed as error:
+        raise UsageError(f"{what}: {error}") from error

@@ -1,0 +1,173 @@
+"""The hub a user opens: a store, the admission to its channels, and whoever is registered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from types import TracebackType
+
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import AntiphonError, Denied, UnknownChannel, UsageError
+from antiphon.hub.clock import Clock, SystemClock
+from antiphon.hub.directory import Listing, check_name
+from antiphon.runtime.channel import private
+from antiphon.runtime.desk import Accept, Desk
+from antiphon.runtime.participant import Participant
+from antiphon.runtime.reading import follow
+from antiphon.store.protocol import ChannelRow, Store
+from antiphon.store.rows import SYSTEM
+from antiphon.store.urls import open_store
+
+PAGE = 1000
+ENGINES = ("local", None)
+
+
+class Opening:
+    """A hub about to be opened: await it, or enter it with `async with`, which also closes it."""
+
+    def __init__(self, start: Callable[[], Coroutine[None, None, Hub]]) -> None:
+        self._start = start
+        self._hub: Hub | None = None
+
+    def __await__(self) -> Generator[None, None, Hub]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> Hub:
+        self._hub = await self._start()
+        return self._hub
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._hub is not None:
+            await self._hub.close()
+
+
+class Hub:
+    """Registers participants, opens channels, and lets nothing acknowledged be lost."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._desk = Desk(store, clock)
+
+    @classmethod
+    def open(
+        cls,
+        url: str = "memory:",
+        *,
+        engine: str | None = "local",
+        clock: Clock | None = None,
+        tenant: str = "default",
+    ) -> Opening:
+        """Open the hub of a store: `memory:`, `sqlite:///team.db` or `sqlite:////var/lib/team.db`.
+
+        Opening on an existing store continues where it stopped. A store that cannot be used is an error; there is no
+        falling back to another.
+        """
+        if engine not in ENGINES:
+            raise UsageError(f"no engine is called {engine!r:.60}; give 'local', or None to admit only")
+        check_name(tenant)
+        used = clock or SystemClock()
+
+        async def start() -> Hub:
+            return await cls.over(await open_store(url, tenant=tenant, clock=used), clock=used)
+
+        return Opening(start)
+
+    @classmethod
+    async def over(cls, store: Store, *, clock: Clock | None = None) -> Hub:
+        """A hub over a store that is open already. The hub closes it."""
+        hub = cls(store, clock or SystemClock())
+        try:
+            await hub.hydrate()
+        except BaseException:
+            await store.close()
+            raise
+        return hub
+
+    async def hydrate(self) -> None:
+        """Take up what the store holds. Opening does this; doing it again changes nothing."""
+        await self._desk.open()
+
+    async def close(self) -> None:
+        """Finish what is being recorded, end every subscription, and let go of the store."""
+        await self._desk.close()
+
+    async def register(self, who: str, *, kind: str = "service", accept: Accept | None = None) -> Participant:
+        """Register somebody under a name, or attach to the one the store knows by it.
+
+        `accept` decides on each invitation; without it all are accepted.
+        """
+        desk = self._desk
+        check_name(who)
+        if who in desk.acceptors:
+            raise UsageError(f"{who!r} is registered in this hub already")
+        desk.acceptors[who] = accept
+        try:
+            await desk.directory.register(Listing(who, kind, asks=accept is not None))
+        except AntiphonError:
+            del desk.acceptors[who]
+            raise
+        if accept is not None:
+            await self._ask_again(who)
+        return Participant(desk, who, kind)
+
+    async def post(self, envelope: Envelope) -> Envelope:
+        """Record a hand-built envelope. Its sender must be registered here; the hub stamps it."""
+        desk, sender = self._desk, envelope.sender_id
+        if envelope.envelope_id:
+            raise Denied("forged_id", envelope.channel_id, "only the hub gives envelopes their ids")
+        if sender not in desk.acceptors:
+            raise Denied("not_a_participant", envelope.channel_id, f"{sender!r:.60} is not registered in this hub")
+        live = await desk.live(envelope.channel_id)
+        draft = Envelope(
+            "",
+            envelope.channel_id,
+            sender,
+            envelope.audience,
+            envelope.event_type,
+            private(envelope.event_data),
+            envelope.causation_id,
+            envelope.priority,
+            envelope.created_at,
+            envelope.sequence,
+        )
+        return await desk.admit(live, draft)
+
+    async def subscribe(
+        self, channel_id: str, *, participant: str | None = None, after: int = 0, max_lag: int | None = None
+    ) -> AsyncIterator[Envelope]:
+        """Everything in a channel behind `after`, then what comes, until it ends. Moves no cursor.
+
+        With `participant` only what that participant may see; without, the operator's view. A reader that allows
+        itself a `max_lag` is cut off with `SlowConsumer`, whose cursor it resumes from.
+        """
+        live = await self._desk.live(channel_id)
+        if participant is not None and participant not in live.state.participants:
+            raise UnknownChannel(channel_id)
+        async for envelope in follow(self._desk, live, reader=participant, after=after, max_lag=max_lag):
+            yield envelope
+
+    async def channels(
+        self, status: str | None = None, participant: str | None = None, *, system: bool = False
+    ) -> list[ChannelRow]:
+        """The channels of the store; the hub's own only with `system=True`."""
+        rows: list[ChannelRow] = []
+        after = ""
+        while page := await self._desk.store.channels(status=status, participant=participant, after=after, limit=PAGE):
+            rows.extend(row for row in page if system or not row.channel_id.startswith(SYSTEM))
+            after = page[-1].channel_id
+        return rows
+
+    async def log(self, channel_id: str, after: int = 0) -> list[Envelope]:
+        """The operator's view of a channel: every envelope behind `after`, in order of admission."""
+        await self._desk.live(channel_id)
+        found: list[Envelope] = []
+        while page := (await self._desk.store.read(channel_id, after=after)).envelopes:
+            found.extend(page)
+            after = page[-1].sequence
+        return found
+
+    async def _ask_again(self, name: str) -> None:
+        """Put invitations to a participant that could not be reached before it was registered here."""
+        for row in await self.channels(status="invited", participant=name):
+            live = await self._desk.live(row.channel_id)
+            self._desk.spawn(self._desk.ask(live, name), f"invitation of {name}")

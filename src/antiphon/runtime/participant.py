@@ -1,0 +1,99 @@
+"""A participant as the code that drives it holds it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator, Sequence
+
+from antiphon.core.codec import Malformed, check_json, copied
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
+from antiphon.core.events import Created, Json, Seat
+from antiphon.core.rules import Adapter
+from antiphon.orchestration.lawbook import adapter_named
+from antiphon.runtime.channel import Channel
+from antiphon.runtime.desk import Desk
+from antiphon.runtime.reading import Inbox
+
+LONGEST_TTL = 100 * 366 * 24 * 3600
+
+
+class Participant:
+    """Somebody who is registered in this hub."""
+
+    def __init__(self, desk: Desk, name: str, kind: str) -> None:
+        self._desk, self.name, self.kind = desk, name, kind
+        self._inbox = Inbox(desk, name)
+
+    async def open(
+        self,
+        *,
+        target: str | Sequence[str],
+        type: str = "conversation",  # the public name
+        knobs: Json | None = None,
+        ttl: float | None = None,
+        context_vars: Json | None = None,
+    ) -> Channel:
+        """Open a channel with others. Returns when all have accepted; `Denied` if one refuses or does not answer."""
+        created = Created(
+            type=type,
+            creator=self.name,
+            participants=self._seated(adapter_named(type), target),
+            knobs=_plain(knobs or {}, "knobs"),
+            ordered=adapter_named(type).ordered,
+            ttl=_checked_ttl(ttl),
+            context_vars=_plain(context_vars or {}, "context_vars"),
+        )
+        live = await self._desk.create(created)
+        await self._desk.until(live, ("active", "closed", "expired"))
+        if live.state.status != "active" and live.state.turn_count == 0:
+            raise Denied(live.state.close_reason or "hub_closed", live.state.channel_id, "the channel was not opened")
+        return Channel(self._desk, live, self.name)
+
+    async def channel(self, channel_id: str) -> Channel:
+        """A channel this participant is in. One it is not in does not exist for it."""
+        live = await self._desk.live(channel_id)
+        if self.name not in live.state.participants:
+            raise UnknownChannel(channel_id)
+        return Channel(self._desk, live, self.name)
+
+    def inbox(self) -> AsyncIterator[Envelope]:
+        """What is addressed to this participant in all its channels, from where it left off, for ever.
+
+        An envelope is acknowledged when the next one is asked for; after a crash the last one comes again.
+        """
+        return self._inbox.read()
+
+    async def pending(self) -> int:
+        """How many envelopes in the inbox are not acknowledged yet."""
+        return await self._inbox.pending()
+
+    def _seated(self, adapter: builtins.type[Adapter], target: str | Sequence[str]) -> list[Seat]:
+        names = [self.name, *([target] if isinstance(target, str) else target)]
+        seats = [Seat(name, self._desk.directory.find(name).kind) for name in names]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"{name!r} is named twice; the creator is a participant already")
+        least, most = adapter.seats.least, adapter.seats.most
+        if len(seats) < least or (most is not None and len(seats) > most):
+            wanted = f"exactly {most}" if most == least else f"at least {least}"
+            raise RulesInvalid(f"{adapter.name!r} takes {wanted} participants, the creator included, not {len(seats)}")
+        return seats
+
+
+def _plain(data: Json, what: str) -> Json:
+    if type(data) is not dict:
+        raise UsageError(f"{what} is {data!r:.60}; give a dict")
+    try:
+        check_json(data)
+    except Malformed as error:
+        raise UsageError(f"{what}: {error}") from error
+    return copied(data)
+
+
+def _checked_ttl(ttl: float | None) -> float | None:
+    if ttl is None:
+        return None
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL:
+        raise UsageError(f"ttl is {ttl!r:.60}; give a number of seconds above 0")
+    return float(ttl)

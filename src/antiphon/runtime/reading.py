@@ -1,0 +1,111 @@
+"""Reading channels as they grow: one channel for a subscriber, all of them for an inbox.
+
+Rule 1: a reader has a cursor and nothing else. It cannot miss anything, and it cannot hold anybody up.
+Rule 2: whatever leaves here has passed `visible_to`, unless the operator asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from antiphon.core.envelope import Envelope, visible_to
+from antiphon.core.errors import SlowConsumer, UsageError
+from antiphon.hub.feed import Ears
+from antiphon.hub.live import LiveChannel
+from antiphon.runtime.desk import Desk
+
+
+async def follow(
+    desk: Desk, live: LiveChannel, *, reader: str | None, after: int, max_lag: int | None
+) -> AsyncIterator[Envelope]:
+    """Everything behind `after` that the reader may see, then what comes, until the channel or the hub ends."""
+    cursor = after
+    with desk.feed.watching(live.state.channel_id) as grown:
+        caught_up = live.state.sequence
+        while not desk.closing.is_set():
+            grown.clear()
+            for envelope in await live.read(cursor):
+                if max_lag is not None and live.state.sequence - max(cursor, caught_up) > max_lag:
+                    raise SlowConsumer(live.state.channel_id, cursor, live.state.sequence - cursor)
+                cursor = envelope.sequence
+                if reader is None or visible_to(envelope, reader):
+                    yield envelope
+            if cursor < live.state.sequence:
+                continue
+            if live.state.ended:
+                return
+            await grown.wait()
+
+
+class Inbox:
+    """What is addressed to one participant, over all its channels, from where it left off."""
+
+    def __init__(self, desk: Desk, name: str) -> None:
+        self._desk, self._name = desk, name
+        self._positions: dict[str, int] = {}
+        self._loaded = False
+        self._taken = False
+
+    async def read(self) -> AsyncIterator[Envelope]:
+        """Envelopes in order per channel; each is acknowledged when the next is asked for."""
+        if self._taken:
+            raise UsageError(f"the inbox of {self._name!r} is being read already")
+        self._taken = True
+        try:
+            with self._desk.feed.listening(self._name) as ears:
+                await self._load()
+                ears.grown.update(dict.fromkeys(self._positions))
+                async for envelope in self._deliver(ears):
+                    yield envelope
+        finally:
+            self._taken = False
+
+    async def pending(self) -> int:
+        """How many envelopes are not acknowledged yet."""
+        await self._load()
+        known = {position.channel_id for position in await self._desk.store.positions(self._name)}
+        count = 0
+        for channel_id in known | set(self._positions):
+            live = await self._desk.live(channel_id)
+            cursor = self._positions.get(channel_id, 0)
+            while page := await live.read(cursor):
+                count += sum(self._wanted(envelope) for envelope in page)
+                cursor = page[-1].sequence
+        return count
+
+    async def _load(self) -> None:
+        if not self._loaded:
+            for position in await self._desk.store.positions(self._name):
+                self._positions.setdefault(position.channel_id, position.sequence)
+            self._loaded = True
+
+    async def _deliver(self, ears: Ears) -> AsyncIterator[Envelope]:
+        while not self._desk.closing.is_set():
+            if not ears.grown:
+                ears.wake.clear()
+                await ears.wake.wait()
+                continue
+            channel_id = next(iter(ears.grown))
+            del ears.grown[channel_id]
+            async for envelope in self._page(ears, channel_id):
+                yield envelope
+
+    async def _page(self, ears: Ears, channel_id: str) -> AsyncIterator[Envelope]:
+        """One page of one channel; the channel goes to the end of the line if there is more."""
+        live = await self._desk.live(channel_id)
+        page = await live.read(self._positions.get(channel_id, 0))
+        for envelope in page:
+            if self._wanted(envelope):
+                yield envelope
+            self._positions[channel_id] = envelope.sequence
+            if envelope is page[-1] or self._wanted(envelope):
+                await self._desk.store.acknowledge(self._name, channel_id, envelope.sequence)
+        if not page:
+            return
+        if page[-1].sequence < live.state.sequence:
+            ears.grown[channel_id] = None
+        elif live.state.ended:
+            del self._positions[channel_id]
+
+    def _wanted(self, envelope: Envelope) -> bool:
+        return envelope.sender_id != self._name and visible_to(envelope, self._name)

@@ -1,0 +1,262 @@
+"""The store that forgets: the reference that every other store is compared with.
+
+Rule 1: records are kept as bytes and decoded anew for every reader, so that nobody can change what is recorded.
+Rule 2: no method waits, so each is one step for everybody else.
+Rule 3: what a call costs depends on what it is given, never on the length of a log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import StoreRefused
+from antiphon.core.instants import NEVER, Instant
+from antiphon.core.instants import after as later
+from antiphon.store.bell import Bell
+from antiphon.store.now import SystemNow
+from antiphon.store.protocol import (
+    Appended,
+    ChannelRow,
+    Due,
+    Lease,
+    Now,
+    Page,
+    Position,
+    Snapshot,
+    StoreCaps,
+    TailBatch,
+)
+from antiphon.store.records import MAX_RECORD, judged, opened, place_of, records_of
+from antiphon.store.rows import ENDED, MOVES_A_ROW, rebuilt, row_after
+
+TAIL_AT_ONCE = 1000
+
+
+class _Channel:
+    """One channel: its log, and what is derived from it."""
+
+    def __init__(self, channel_id: str) -> None:
+        self.records: list[bytes] = []
+        self.places: dict[str, int] = {}
+        self.row = ChannelRow(channel_id)
+        self.acknowledged: dict[str, int] = {}
+        self.held_until: Instant = NEVER
+        self.snapshot: Snapshot | None = None
+
+    @property
+    def head(self) -> int:
+        return len(self.records)
+
+    def envelope(self, sequence: int) -> Envelope:
+        return opened(self.row.channel_id, sequence, self.records[sequence - 1])
+
+    def find(self, envelope_id: str) -> Envelope | None:
+        place = self.places.get(envelope_id)
+        return None if place is None else self.envelope(place)
+
+    def record(self, envelope: Envelope, record: bytes) -> None:
+        self.records.append(record)
+        self.places[envelope.envelope_id] = self.head
+        if envelope.event_type in MOVES_A_ROW:
+            self.show(row_after(self.row, envelope))
+
+    def show(self, row: ChannelRow) -> None:
+        if row.due != self.row.due:
+            self.held_until = NEVER
+        self.row = row
+        for participant in row.participants:
+            self.acknowledged.setdefault(participant, 0)
+
+    def is_done_for(self, participant: str) -> bool:
+        return self.row.status in ENDED and self.acknowledged[participant] >= self.head
+
+
+class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
+    """A store in memory. Each is a store of its own, and survives nothing."""
+
+    def __init__(self, tenant: str = "default", clock: Now | None = None) -> None:
+        self.tenant = tenant
+        self._clock = clock or SystemNow()
+        self._channels: dict[str, _Channel] = {}
+        self._names: list[str] = []
+        self._places: list[tuple[str, int]] = []
+        self._leases: dict[str, Lease] = {}
+        self._bell = Bell()
+        self._closed = False
+
+    @property
+    def caps(self) -> StoreCaps:
+        """It takes what the others take, and keeps it as long as the process lives."""
+        return StoreCaps(survives="nothing", max_envelope_bytes=MAX_RECORD, many_hubs=False)
+
+    async def append(
+        self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
+    ) -> Appended:
+        """Record a batch at `expected`."""
+        records = records_of(channel, batch)
+        log = self._known(channel) or _Channel(channel)
+        appended = judged(batch, expected=expected, head=log.head, find=log.find)
+        if appended.duplicate:
+            return appended
+        if not log.head:
+            self._channels[channel] = log
+            insort(self._names, channel)
+        for envelope, record in zip(batch, records, strict=True):
+            log.record(envelope, record)
+            self._places.append((channel, log.head))
+        if due is not None:
+            log.show(msgspec.structs.replace(log.row, due=due))
+        self._bell.ring()
+        return appended
+
+    async def read(self, channel: str, *, after: int = 0, limit: int = 1000) -> Page:
+        """The envelopes behind `after`."""
+        log = self._known(channel)
+        if log is None:
+            return Page([], more=False)
+        last = min(log.head, after + limit)
+        return Page([log.envelope(place) for place in range(after + 1, last + 1)], more=last < log.head)
+
+    async def head(self, channel: str) -> int:
+        """The last sequence of a channel."""
+        log = self._known(channel)
+        return log.head if log else 0
+
+    async def find(self, channel: str, ids: Sequence[str]) -> Mapping[str, Envelope]:
+        """The recorded envelopes of these ids."""
+        log = self._known(channel)
+        if log is None:
+            return {}
+        return {envelope_id: found for envelope_id in ids if (found := log.find(envelope_id)) is not None}
+
+    def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
+        """Everything appended behind the cursor, then live."""
+        return self._tail(len(self._places) if cursor is None else place_of(cursor))
+
+    async def _tail(self, place: int) -> AsyncIterator[TailBatch]:
+        while not self._closed:
+            rung = self._bell.rung
+            fresh = self._places[place : place + TAIL_AT_ONCE]
+            if fresh:
+                place += len(fresh)
+                yield TailBatch([self._channels[name].envelope(at) for name, at in fresh], str(place))
+            else:
+                await self._bell.wait(rung)
+
+    async def put_snapshot(self, channel: str, snapshot: Snapshot) -> None:
+        """Keep a fold of a channel that has a log."""
+        if log := self._known(channel):
+            log.snapshot = snapshot
+
+    async def get_snapshot(self, channel: str) -> Snapshot | None:
+        """The fold that was kept last."""
+        log = self._known(channel)
+        return log.snapshot if log else None
+
+    async def channels(
+        self, *, status: str | None = None, participant: str | None = None, after: str = "", limit: int = 100
+    ) -> list[ChannelRow]:
+        """Rows in order of channel id, behind `after`."""
+        self._check_open()
+        names = islice(self._names, bisect_right(self._names, after), None)
+        rows = (self._channels[name].row for name in names)
+        wanted = (
+            row
+            for row in rows
+            if status in (None, row.status) and (participant is None or participant in row.participants)
+        )
+        return list(islice(wanted, limit))
+
+    async def row(self, channel: str) -> ChannelRow | None:
+        """One row of the listing."""
+        log = self._known(channel)
+        return log.row if log else None
+
+    async def mark(self, channel: str, *, status: str | None = None, due: Instant | None = None) -> None:
+        """Change what a listing shows of a channel."""
+        if log := self._known(channel):
+            row = log.row
+            log.show(
+                msgspec.structs.replace(
+                    row,
+                    status=row.status if status is None else status,
+                    due=row.due if due is None else due,
+                )
+            )
+
+    async def positions(self, participant: str) -> list[Position]:
+        """The acknowledged position in each channel that may still hold something for this participant."""
+        self._check_open()
+        logs = ((name, self._channels[name]) for name in self._names)
+        return [
+            Position(name, log.acknowledged[participant])
+            for name, log in logs
+            if participant in log.acknowledged and not log.is_done_for(participant)
+        ]
+
+    async def acknowledge(self, participant: str, channel: str, sequence: int) -> None:
+        """Move a position forward, at most to the head."""
+        log = self._known(channel)
+        if log is not None and participant in log.acknowledged:
+            log.acknowledged[participant] = max(min(sequence, log.head), log.acknowledged[participant])
+
+    async def rebuild(self) -> None:
+        """Make the listing anew from the logs."""
+        self._check_open()
+        for log in self._channels.values():
+            log.show(rebuilt(log.row, map(log.envelope, range(1, log.head + 1))))
+
+    async def lease(self, name: str, owner: str, ttl: float) -> Lease | None:
+        """Take or renew; None while somebody else holds it."""
+        self._check_open()
+        now, held = self._clock.now(), self._leases.get(name)
+        if held is not None and held.owner != owner and held.until > now:
+            return None
+        epoch = 1 if held is None else held.epoch + (held.owner != owner)
+        self._leases[name] = lease = Lease(name, owner, epoch, later(now, ttl))
+        return lease
+
+    async def release(self, lease: Lease) -> None:
+        """Let go, if it is still held in this epoch."""
+        self._check_open()
+        held = self._leases.get(lease.name)
+        if held is not None and held.epoch == lease.epoch:
+            self._leases[lease.name] = msgspec.structs.replace(held, until=NEVER)
+
+    async def take_due(self, owner: str, *, now: Instant, limit: int, ttl: float) -> list[Due]:
+        """Channels due at `now`, earliest first."""
+        self._check_open()
+        clock = self._clock.now()
+        free = [
+            (log.row.due, name)
+            for name, log in self._channels.items()
+            if NEVER < log.row.due <= now and log.held_until <= clock
+        ]
+        taken = [Due(name, at) for at, name in sorted(free)[:limit]]
+        for due in taken:
+            self._channels[due.channel_id].held_until = later(clock, ttl)
+        return taken
+
+    async def next_due(self) -> Instant:
+        """The earliest instant at which `take_due` may give a channel."""
+        self._check_open()
+        logs = (log for log in self._channels.values() if log.row.due)
+        return min((max(log.row.due, log.held_until) for log in logs), default=NEVER)
+
+    async def close(self) -> None:
+        """Forget nothing yet, but take and give nothing any more."""
+        self._closed = True
+        self._bell.ring()
+
+    def _known(self, channel: str) -> _Channel | None:
+        self._check_open()
+        return self._channels.get(channel)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreRefused("the store is closed")

@@ -1,0 +1,201 @@
+"""What a store promises.
+
+`Log` is safety, `Index` is convenience, `Leases` is liveness. A store is all three, bound to one tenant.
+
+G1  Compare-and-set: `append(expected=n)` succeeds only at head n; the batch gets n+1 … n+k, all or nothing.
+G2  A channel's sequences are 1 … head without holes, for ever.
+G3  An acknowledged append has reached what `caps.survives` names.
+G4  Ids are remembered for ever, per channel: a batch whose first id is recorded returns its first result with
+    `duplicate=True`, whatever `expected` says; the same id with other content raises `IdReused`.
+G5  A failure while committing raises `OutcomeUnknown`, never `Conflict`; repeating the same call is safe.
+G6  What was acknowledged is read by the next read.
+G7  `tail` gives each channel's envelopes in order, without holes, at least once.
+G8  One round trip an append; nothing is held open across an await of the caller.
+G9  Leases are hints. Nothing is lost or doubled if all of them are granted to everybody.
+G10 The index is derived: `rebuild` makes it anew from the logs, and nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from antiphon.core.envelope import Envelope
+from antiphon.core.instants import Instant
+
+Survives = Literal["nothing", "process", "power", "node"]
+
+
+class Now(Protocol):
+    """Tells a store the time, for its leases."""
+
+    def now(self) -> Instant: ...
+
+
+class StoreCaps(msgspec.Struct, frozen=True):
+    """What a store can do."""
+
+    survives: Survives
+    """The worst that can happen without losing an acknowledged envelope."""
+    max_envelope_bytes: int
+    many_hubs: bool
+    """Whether several hubs may share it."""
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where a batch stands in its log."""
+
+    first: int
+    last: int
+    duplicate: bool = False
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A stretch of a log, and whether more follows."""
+
+    envelopes: list[Envelope]
+    more: bool
+
+
+class TailBatch(msgspec.Struct, frozen=True):
+    """What was appended, over all channels, up to an opaque cursor."""
+
+    envelopes: list[Envelope]
+    cursor: str
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A cached fold. `version` names the code that folded it: another version is as good as none."""
+
+    sequence: int
+    version: str
+    blob: bytes
+
+
+class ChannelRow(msgspec.Struct, frozen=True):
+    """One channel as a listing shows it."""
+
+    channel_id: str
+    type: str = ""
+    status: str = "invited"
+    close_reason: str = ""
+    creator_id: str = ""
+    participants: list[str] = []
+    due: Instant = ""
+    """When the hub must look at the channel again, at the latest; "" is never. May be early, never late."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a participant has acknowledged one of its channels."""
+
+    channel_id: str
+    sequence: int
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A name held by an owner until an instant; the epoch grows with every change of owner."""
+
+    name: str
+    owner: str
+    epoch: int
+    until: Instant
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A channel that wants the hub's attention since an instant."""
+
+    channel_id: str
+    at: Instant
+
+
+class Log(Protocol):
+    """The logs of one tenant's channels."""
+
+    @property
+    def caps(self) -> StoreCaps: ...
+
+    async def append(
+        self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
+    ) -> Appended:
+        """Record a batch at `expected`; its sequences are stamped already and follow it.
+
+        `due`, when given, is written to the channel's row in the same transaction.
+        """
+        ...
+
+    async def read(self, channel: str, *, after: int = 0, limit: int = 1000) -> Page:
+        """The envelopes behind `after`, checked against the hash chain; `LogCorrupt` at the first bad one."""
+        ...
+
+    async def head(self, channel: str) -> int:
+        """The last sequence of a channel; 0 if there is no such channel."""
+        ...
+
+    async def find(self, channel: str, ids: Sequence[str]) -> Mapping[str, Envelope]:
+        """The recorded envelopes of these ids."""
+        ...
+
+    def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
+        """Everything appended behind the cursor (None: from now on), then live, until the store closes."""
+        ...
+
+
+class Index(Protocol):
+    """Derived from the logs, and rebuildable."""
+
+    async def put_snapshot(self, channel: str, snapshot: Snapshot) -> None: ...
+
+    async def get_snapshot(self, channel: str) -> Snapshot | None: ...
+
+    async def channels(
+        self, *, status: str | None = None, participant: str | None = None, after: str = "", limit: int = 100
+    ) -> list[ChannelRow]:
+        """Rows in order of channel id, behind `after`."""
+        ...
+
+    async def row(self, channel: str) -> ChannelRow | None: ...
+
+    async def mark(self, channel: str, *, status: str | None = None, due: Instant | None = None) -> None:
+        """Change what a listing shows of a channel: its status (quarantine) or when it is due."""
+        ...
+
+    async def positions(self, participant: str) -> list[Position]:
+        """The acknowledged position in each channel that may still hold something for this participant."""
+        ...
+
+    async def acknowledge(self, participant: str, channel: str, sequence: int) -> None:
+        """Move a position forward, at most to the head. It need not be durable yet: it may lag, it never leads."""
+        ...
+
+    async def rebuild(self) -> None: ...
+
+
+class Leases(Protocol):
+    """Who looks after what, for now."""
+
+    async def lease(self, name: str, owner: str, ttl: float) -> Lease | None:
+        """Take or renew; None while somebody else holds it."""
+        ...
+
+    async def release(self, lease: Lease) -> None: ...
+
+    async def take_due(self, owner: str, *, now: Instant, limit: int, ttl: float) -> list[Due]:
+        """Channels due at `now`, earliest first, each given to one owner for `ttl` seconds.
+
+        Who was given a channel settles it by writing another `due`; otherwise it comes again after that time.
+        """
+        ...
+
+    async def next_due(self) -> Instant:
+        """The earliest instant at which `take_due` may give a channel; "" if none is due at all."""
+        ...
+
+
+class Store(Log, Index, Leases, Protocol):
+    """A whole store."""
+
+    async def close(self) -> None:
+        """Write what is queued and let go of everything. Closing twice is fine."""
+        ...

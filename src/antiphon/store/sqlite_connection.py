@@ -1,0 +1,100 @@
+"""The little of SQLite's driver that the store stands on, and what its errors mean.
+
+Rule 1: a connection is used by the thread that opened it and by no other.
+Rule 2: transactions are written out: BEGIN IMMEDIATE, COMMIT, ROLLBACK. The driver begins none by itself.
+Rule 3: what an error means is decided here, once, by SQLite's own result code.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from antiphon.core.errors import LogCorrupt, StoreUnavailable
+
+Value = str | int | float | bytes | None
+Values = Sequence[Value]
+
+_MODES = {True: "ro", False: "rw"}
+
+
+class Cursor(Protocol):
+    """The rows that a statement found."""
+
+    def fetchone(self) -> object: ...
+
+    def fetchall(self) -> Sequence[object]: ...
+
+
+class Connection(Protocol):
+    """What the store uses of `sqlite3.Connection`."""
+
+    def execute(self, sql: str, parameters: Values = ..., /) -> Cursor: ...
+
+    def executemany(self, sql: str, parameters: Iterable[Values], /) -> object: ...
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[str, bool], Connection]
+"""Opens the database file at a path, to read only if so told. It creates no file."""
+
+
+def connect(path: str, read_only: bool) -> Connection:
+    """A connection of the standard library's."""
+    url = f"{Path(path).as_uri()}?mode={_MODES[read_only]}"
+    return sqlite3.connect(url, uri=True, isolation_level=None)
+
+
+def one(connection: Connection, sql: str, values: Values = ()) -> object:
+    """The single row of a query; None if there is none."""
+    return connection.execute(sql, values).fetchone()
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Somebody else holds the file."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """What is stored is not what was written. A text that is no UTF-8 is met by the driver, which has no code for it."""
+    if isinstance(error, sqlite3.OperationalError) and not _code(error):
+        return True
+    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def is_refusal(error: sqlite3.Error) -> bool:
+    """Trying again will not help: the file may not be opened, read or written."""
+    return is_damage(error) or _code(error) in (
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_AUTH,
+    )
+
+
+def unavailable(path: str, error: Exception) -> StoreUnavailable:
+    """Why nothing could be read or recorded, as a sentence."""
+    if isinstance(error, sqlite3.Error) and is_busy(error):
+        return StoreUnavailable(f"{path} is locked by another process; nothing was recorded")
+    if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL:
+        return StoreUnavailable(f"there is no room left for {path}; nothing was recorded")
+    return StoreUnavailable(f"{path} cannot be used now ({error}); nothing was recorded")
+
+
+@contextmanager
+def damage_in(channel: str, sequence: int) -> Iterator[None]:
+    """Inside, damage to the file is damage to this one channel."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if is_damage(error):
+            raise LogCorrupt(channel, sequence, str(error)) from error
+        raise
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

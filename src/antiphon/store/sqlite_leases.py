@@ -1,0 +1,75 @@
+"""Who looks after what: leases, and channels that are due. All hints; nothing is lost if everybody holds everything.
+
+Everything here runs inside a transaction, or on a reading connection, that somebody else holds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from antiphon.core.codec import as_type
+from antiphon.core.instants import NEVER, Instant
+from antiphon.core.instants import after as later
+from antiphon.store.protocol import Due, Lease
+from antiphon.store.sqlite_connection import Connection, one
+
+_LEASE = "SELECT owner, epoch, until FROM lease WHERE tenant = ? AND name = ?"
+_PUT_LEASE = """
+    INSERT INTO lease (tenant, name, owner, epoch, until) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (tenant, name) DO UPDATE SET owner = excluded.owner, epoch = excluded.epoch, until = excluded.until
+"""
+_RELEASE = "UPDATE lease SET until = '' WHERE tenant = ? AND name = ? AND epoch = ?"
+_FREE = """
+    SELECT channel, due FROM channel WHERE tenant = ? AND due <> '' AND due <= ? AND held <= ?
+    ORDER BY due, channel LIMIT ?
+"""
+_HOLD = "UPDATE channel SET held = ? WHERE tenant = ? AND channel = ?"
+_NEXT_FREE = """
+    SELECT coalesce(min(due), '') FROM channel WHERE tenant = ? AND due <> '' AND held = ''
+"""
+_NEXT_HELD = """
+    SELECT coalesce(min(max(due, held)), '') FROM channel WHERE tenant = ? AND due <> '' AND held <> ''
+"""
+
+
+class Claim(NamedTuple):
+    """Somebody wants something, until some time after now."""
+
+    owner: str
+    now: Instant
+    ttl: float
+
+
+def take_lease(connection: Connection, tenant: str, name: str, *, claim: Claim) -> Lease | None:
+    """Take or renew; None while somebody else holds it."""
+    found = one(connection, _LEASE, (tenant, name))
+    epoch = 1
+    if found is not None:
+        owner, epoch, until = as_type(found, tuple[str, int, str])
+        if owner != claim.owner and until > claim.now:
+            return None
+        epoch += owner != claim.owner
+    lease = Lease(name, claim.owner, epoch, later(claim.now, claim.ttl))
+    connection.execute(_PUT_LEASE, (tenant, name, lease.owner, lease.epoch, lease.until))
+    return lease
+
+
+def release_lease(connection: Connection, tenant: str, lease: Lease) -> None:
+    """Let go, if it is still held in this epoch."""
+    connection.execute(_RELEASE, (tenant, lease.name, lease.epoch))
+
+
+def take_due(connection: Connection, tenant: str, due_at: Instant, *, claim: Claim, limit: int) -> list[Due]:
+    """Channels due at an instant that nobody holds, earliest first."""
+    found = connection.execute(_FREE, (tenant, due_at, claim.now, limit)).fetchall()
+    taken = [Due(channel, at) for channel, at in as_type(found, list[tuple[str, str]])]
+    until = later(claim.now, claim.ttl)
+    connection.executemany(_HOLD, [(until, tenant, due.channel_id) for due in taken])
+    return taken
+
+
+def read_next_due(connection: Connection, tenant: str) -> Instant:
+    """The earliest instant at which a channel is due and nobody holds it."""
+    (free,) = as_type(one(connection, _NEXT_FREE, (tenant,)), tuple[str])
+    (held,) = as_type(one(connection, _NEXT_HELD, (tenant,)), tuple[str])
+    return min(filter(None, (free, held)), default=NEVER)
