@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Conflict, OutcomeUnknown, StoreUnavailable
@@ -63,7 +66,9 @@ def stamped(drafts: Sequence[Envelope], expected: int) -> list[Envelope]:
     return [replace(draft, sequence=expected + place) for place, draft in enumerate(drafts, start=1)]
 
 
-async def post(store: Log, drafts: Sequence[Envelope], expected: int, note: Callable[[str], None] = lambda _: None) -> Appended:
+async def post(
+    store: Log, drafts: Sequence[Envelope], expected: int, *, note: Callable[[str], None] = lambda _: None
+) -> Appended:
     """Append as a hub does: decide again after a conflict, repeat unchanged after a failure."""
     channel = drafts[0].channel_id
     for _ in range(TRIES):
@@ -94,6 +99,11 @@ async def whole(store: Log, channel: str) -> list[Envelope]:
     return envelopes
 
 
+def places_of(found: Contents) -> dict[str, int]:
+    """The sequence of every envelope that was found."""
+    return {one.envelope_id: one.sequence for envelopes in found.values() for one in envelopes}
+
+
 def missing(places: Mapping[str, int], acknowledged: Mapping[str, int]) -> list[str]:
     """The acknowledged envelopes that are not where they were said to be."""
     return [f"{one} at {at}" for one, at in acknowledged.items() if places.get(one) != at]
@@ -113,3 +123,13 @@ def faults(found: Contents, sent: Mapping[str, Envelope]) -> list[str]:
         if strange:
             wrong.append(f"{channel}: {len(strange)} envelopes that nobody sent: {strange[:3]}")
     return wrong
+
+
+def integrity(path: Path) -> list[str]:
+    """What SQLite itself finds wrong with the structure of a file."""
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            rows = connection.execute("PRAGMA integrity_check").fetchall()
+    except sqlite3.Error as error:
+        return [str(error)]
+    return [str(row[0]) for row in rows if row[0] != "ok"]

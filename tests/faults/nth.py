@@ -4,20 +4,23 @@ Rule 1: an append is acknowledged and there, or it failed with an error of ours 
 Rule 2: a caller that was told to try again sends the same envelopes again, and never meets a conflict with itself.
 Rule 3: once the fault is lifted the same store object works at once. Only a store that never opened is opened again.
 
-A workload opens a store on an empty folder, so that it migrates, appends, reads, snapshots and closes, then does it
-again on what it left behind. A dry run counts the operations that a kind of fault can hit; the sweep then hits them
-one by one, once and from there on.
+A workload lives three times on one file: from nothing, so that it migrates; on what a killed process left behind, so
+that it recovers; and on what was closed in good order. Each time it opens, appends, reads, snapshots, checkpoints and
+closes. A dry run counts the operations that a kind of fault can hit; the sweep then hits them one by one, once and
+from there on.
+
+Short reads are dealt for the logs only. SQLite takes a short read of the database file itself for zeros and says
+nothing, so no program above it can notice; and there is no disk that does it, other than with a truncated file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import sqlite3
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,9 +32,11 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.errors import LogCorrupt, OutcomeUnknown, StoreRefused, StoreUnavailable
 from antiphon.store.protocol import Snapshot
 from antiphon.store.sqlite import SqliteStore
-from tests.faults.apsw_connection import ApswConnection, Connect, Result, Value, translated
-from tests.faults.ledger import Ledger, contents, faults, missing, stamped
+from antiphon.store.sqlite_connection import Connect, Cursor, Values
+from tests.faults.apsw_connection import COUNTED, ApswConnection, failure, translated
+from tests.faults.ledger import Ledger, contents, faults, integrity, missing, places_of, stamped
 
+FILE = "log.db"
 CHANNELS = ("one", "two")
 APPENDS = (
     ("one", (200,)),
@@ -42,25 +47,30 @@ APPENDS = (
     ("one", (200,)),
 )
 """Channels, and the sizes of the texts that one batch brings them."""
+CHECKPOINT_EVERY = 20
 PATIENCE = 30
 """Seconds until a call that does not return is a finding. Nothing here waits for them."""
 CLEAR = (StoreUnavailable, OutcomeUnknown, LogCorrupt)
 NUMBERS = itertools.count()
 T = TypeVar("T")
 
-EVERYWHERE = frozenset({"open", "read", "write", "truncate", "sync", "delete", "size", "access", "lock"})
+EVERYWHERE = frozenset({"open", "read", "read log", "write", "truncate", "sync", "delete", "size", "access", "lock"})
 KINDS: dict[str, frozenset[str]] = {
     "ioerr": EVERYWHERE,
     "full": frozenset({"write"}),
     "busy": frozenset({"lock", "begin"}),
-    "short_read": frozenset({"read"}),
+    "short_read": frozenset({"read log"}),
     "sync": frozenset({"sync"}),
     "answer_lost": frozenset({"commit"}),
 }
-"""Which operations each kind of fault hits. `begin` and `commit` are statements; an answer is lost after a commit."""
+"""Which operations each kind of fault hits.
+
+`begin` and `commit` are statements, or both are one that is a transaction by itself; an answer is lost after it.
+"""
 
 IOERR = {
     "read": apsw.SQLITE_IOERR_READ,
+    "read log": apsw.SQLITE_IOERR_READ,
     "write": apsw.SQLITE_IOERR_WRITE,
     "truncate": apsw.SQLITE_IOERR_TRUNCATE,
     "sync": apsw.SQLITE_IOERR_FSYNC,
@@ -77,6 +87,8 @@ class Trap:
     def __init__(self, kind: str, nth: int = 0, *, lasting: bool = False) -> None:
         self.kind, self.nth, self.lasting = kind, nth, lasting
         self.seen, self.sprung, self.lifted = 0, 0, False
+        self.connections: set[object] = set()
+        """Those that are open behind it."""
 
     def springs(self, operation: str) -> bool:
         if self.lifted or operation not in KINDS[self.kind]:
@@ -101,12 +113,6 @@ class Trap:
                 return failure(apsw.CantOpenError, apsw.SQLITE_CANTOPEN, "unable to open database file")
             case _:
                 return failure(apsw.IOError, IOERR.get(operation, apsw.SQLITE_IOERR), "disk I/O error")
-
-
-def failure(kind: type[apsw.Error], code: int, message: str) -> apsw.Error:
-    error = kind(message)
-    error.extendedresult = code
-    return error
 
 
 class FaultyVFS(apsw.VFS):
@@ -136,13 +142,14 @@ class FaultyFile(apsw.VFSFile):
     """One open file behind a trap."""
 
     def __init__(self, trap: Trap, name: apsw.URIFilename | str | None, flags: list[int]) -> None:
+        self.read = "read" if flags[0] & apsw.SQLITE_OPEN_MAIN_DB else "read log"
         super().__init__("", name, flags)
         self.trap = trap
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
-        if self.trap.springs("read"):
+        if self.trap.springs(self.read):
             if self.trap.kind != "short_read":
-                raise self.trap.error("read")
+                raise self.trap.error(self.read)
             amount //= 2
         return super().xRead(amount, offset)
 
@@ -171,25 +178,24 @@ class FaultyConnection:
 
     def __init__(self, inner: ApswConnection, trap: Trap) -> None:
         self._inner, self._trap = inner, trap
+        trap.connections.add(self)
 
-    @property
-    def in_transaction(self) -> bool:
-        return self._inner.in_transaction
-
-    def execute(self, sql: str, params: Sequence[Value] = ()) -> Result:
-        verb = sql.lstrip().partition(" ")[0].rstrip(";").upper()
-        if verb == "BEGIN" and self._trap.springs("begin"):
+    def execute(self, sql: str, values: Values = ()) -> Cursor:
+        verb = sql.split(maxsplit=1)[0].upper()
+        alone = not self._inner.in_transaction and verb in COUNTED
+        if (alone or verb == "BEGIN") and self._trap.springs("begin"):
             raise translated(self._trap.error("begin"))
-        result = self._inner.execute(sql, params)
-        if verb == "COMMIT" and self._trap.springs("commit"):
+        result = self._inner.execute(sql, values)
+        if (alone or verb == "COMMIT") and self._trap.springs("commit"):
             raise translated(self._trap.error("commit"))
         return result
 
-    def executemany(self, sql: str, rows: Sequence[Sequence[Value]]) -> Result:
+    def executemany(self, sql: str, rows: Iterable[Values]) -> object:
         return self._inner.executemany(sql, rows)
 
     def close(self) -> None:
         self._inner.close()
+        self._trap.connections.discard(self)
 
 
 @contextmanager
@@ -198,7 +204,7 @@ def trapped(trap: Trap) -> Iterator[Connect]:
     vfs = FaultyVFS(f"faulty-{next(NUMBERS)}", trap)
 
     def connect(path: str, read_only: bool) -> FaultyConnection:
-        inner = ApswConnection(path, vfs=vfs.name, read_only=read_only)
+        inner = ApswConnection(path, vfs=vfs.name, read_only=read_only, checkpoint_every=CHECKPOINT_EVERY)
         return FaultyConnection(inner, trap)
 
     try:
@@ -213,6 +219,8 @@ class Waiting:
 
     batch: list[Envelope]
     expected: int
+    doubtful: bool = False
+    """Whether a failure left open if it was recorded. Before that, the store has said that it was not."""
 
 
 @dataclass
@@ -229,22 +237,33 @@ class Run:
     violations: list[str] = field(default_factory=list)
 
     async def work(self) -> None:
-        """The whole workload: twice through the life of a store, then the audit."""
-        for life in ("first", "second"):
+        """The whole workload: three lives of a store, then the audit."""
+        for life, end in (("first", self.kill), ("second", self.close), ("third", self.close)):
             store = await self.opened()
             if store is None:
                 return
             for name, act in self.acts(store, life):
                 await self.guarded(f"{life} {name}", act)
             await self.settle(store, life)
-            await self.guarded(f"{life} close", store.close)
+            await end(store, life)
         await self.audit()
+
+    async def close(self, store: SqliteStore, life: str) -> None:
+        await self.guarded(f"{life} close", store.close)
+        self.violations += [f"{life}: a connection was left open" for _ in self.trap.connections]
+
+    async def kill(self, store: SqliteStore, life: str) -> None:
+        """End a life as a killed process does: the files stay as they are, and nothing is tidied up."""
+        left = {path: path.read_bytes() for path in (self.path, Path(f"{self.path}-wal"))}
+        await self.close(store, life)
+        for path, data in left.items():
+            path.write_bytes(data)
 
     async def opened(self) -> SqliteStore | None:
         """Open the store, the second time without the fault if need be."""
         try:
             return await self.limited(SqliteStore.open(self.path, connect=self.connect))
-        except (StoreRefused, StoreUnavailable) as error:
+        except (StoreRefused, StoreUnavailable, OutcomeUnknown) as error:
             self.errors[f"open {type(error).__name__}"] += 1
         except Exception as error:
             self.violate("open", error)
@@ -281,8 +300,14 @@ class Run:
             drafts = [self.ledger.draft(channel, f"{name}/{place}", size) for place, size in enumerate(sizes)]
             self.waiting[channel] = Waiting(stamped(drafts, self.heads[channel]), self.heads[channel])
         call = self.waiting[channel]
-        appended = await store.append(channel, call.batch, expected=call.expected)
+        try:
+            appended = await store.append(channel, call.batch, expected=call.expected)
+        except OutcomeUnknown:
+            call.doubtful = True
+            raise
         self.ledger.acknowledge(call.batch, appended)
+        if appended.duplicate and not call.doubtful:
+            self.violations.append(f"{name}: recorded, though the store had said that nothing was")
         if appended.first != call.expected + 1:
             self.violations.append(f"{name}: acknowledged at {appended}, expected {call.expected}")
         self.heads[channel] = appended.last
@@ -291,9 +316,9 @@ class Run:
     async def read(self, store: SqliteStore, channel: str) -> None:
         """Whatever a read gives while a fault is about, it holds what was acknowledged."""
         found = await contents(store, [channel])
-        places = {one.envelope_id: one.sequence for one in found[channel]}
-        known = {one: at for one, at in self.ledger.acknowledged.items() if self.ledger.sent[one].channel_id == channel}
-        self.violations += [f"read {channel}: {what}" for what in missing(places, known) + faults(found, self.ledger.sent)]
+        sent, acknowledged = self.ledger.sent, self.ledger.acknowledged
+        known = {one: at for one, at in acknowledged.items() if sent[one].channel_id == channel}
+        self.violations += missing(places_of(found), known) + faults(found, sent)
 
     async def settle(self, store: SqliteStore, life: str) -> None:
         """Once a fault is over, what failed is repeated and works at the first attempt, and so does something new."""
@@ -325,17 +350,16 @@ class Run:
             found = await contents(store, ledger.channels)
             await store.close()
         except Exception as error:
-            return self.violate("audit", error)
-        places = {one.envelope_id: one.sequence for envelopes in found.values() for one in envelopes}
-        with closing(sqlite3.connect(self.path)) as connection:
-            structure = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+            self.violate("audit", error)
+            return
+        places = places_of(found)
         self.violations += [f"lost: {what}" for what in missing(places, ledger.acknowledged)]
         self.violations += [f"unsettled: {channel}" for channel in self.waiting]
-        self.violations += faults(found, ledger.sent) + [line for line in structure if line != "ok"]
+        self.violations += faults(found, ledger.sent) + integrity(self.path)
 
     def violate(self, what: str, error: Exception) -> None:
-        where = "".join(traceback.format_exception(error)[-3:])
-        self.violations.append(f"{what}: {type(error).__name__}: {error}\n{where}")
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        self.violations.append(f"{what}: {type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})")
 
 
 async def run(path: Path, trap: Trap) -> Run:

@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -27,8 +26,10 @@ import apsw
 
 from antiphon.core.errors import AntiphonError
 from antiphon.store.sqlite import SqliteStore
-from tests.faults.apsw_connection import Connect, connects_through
-from tests.faults.ledger import Ledger, contents, faults, missing, post
+from antiphon.store.sqlite_connection import Connect
+from antiphon.store.sqlite_schema import Synchronous
+from tests.faults.apsw_connection import connects_through, failure
+from tests.faults.ledger import Ledger, contents, faults, integrity, places_of, post
 
 SECTOR = 512
 STRICTEST = 0.0
@@ -40,6 +41,8 @@ DRAWS = 40
 CHANNELS, SENDERS, APPENDS = 3, 6, 6
 SIZES = (40, 200, 900, 900, 6000)
 """Of texts; the largest needs pages of its own."""
+CHECKPOINT_EVERY = 30
+"""Pages in the write-ahead log, where a store would wait for thousands."""
 FILE = "log.db"
 NUMBERS = itertools.count()
 
@@ -103,10 +106,13 @@ class Syncs:
     """One of so many fails, once `armed`; 0 is none."""
     armed: bool = False
     asked: int = 0
+    failed: int = 0
 
     def fails(self) -> bool:
         self.asked += self.armed
-        return self.armed and self.fail_every > 0 and self.asked % self.fail_every == 0
+        fails = self.armed and self.fail_every > 0 and self.asked % self.fail_every == 0
+        self.failed += fails
+        return fails
 
 
 class Recorder(apsw.VFS):
@@ -166,9 +172,7 @@ class RecordedFile(apsw.VFSFile):
             return
         if self.syncs.fails():
             self.tape.append(Synced(self.inode, failed=True))
-            failure = apsw.IOError("disk I/O error")
-            failure.extendedresult = apsw.SQLITE_IOERR_FSYNC
-            raise failure
+            raise failure(apsw.IOError, apsw.SQLITE_IOERR_FSYNC, "disk I/O error")
         self.tape.append(Synced(self.inode))
         if self.names_unsynced:
             self.names_unsynced = False
@@ -343,12 +347,12 @@ def recorder(tape: Tape, syncs: Syncs) -> Iterator[Connect]:
     """A `connect` whose files are recorded, for as long as the block lasts."""
     vfs = Recorder(f"recorder-{next(NUMBERS)}", tape, syncs)
     try:
-        yield connects_through(vfs.name)
+        yield connects_through(vfs.name, checkpoint_every=CHECKPOINT_EVERY)
     finally:
         vfs.unregister()
 
 
-async def record(path: Path, seed: int, *, synchronous: str = "FULL", syncs: Syncs | None = None) -> Recording:
+async def record(path: Path, seed: int, *, synchronous: Synchronous = "FULL", syncs: Syncs | None = None) -> Recording:
     """Run several senders on a few channels of one store, which is closed and opened again half-way."""
     recording, syncs = Recording(), syncs or Syncs()
     with recorder(recording.tape, syncs) as connect:
@@ -376,7 +380,7 @@ async def send(store: SqliteStore, recording: Recording, name: str, plan: list[l
     for turn, sizes in enumerate(plan):
         channel = f"channel-{turn % CHANNELS}"
         drafts = [ledger.draft(channel, f"{name}/{turn}/{place}", size) for place, size in enumerate(sizes)]
-        appended = await post(store, drafts, await store.head(channel), recording.failed)
+        appended = await post(store, drafts, await store.head(channel), note=recording.failed)
         recording.tape.append(Acknowledged(ledger.acknowledge(drafts, appended)))
 
 
@@ -389,20 +393,25 @@ class Verdict:
 
 
 async def inspect(image: Image, ledger: Ledger, folder: Path) -> Verdict:
-    """Open an image as a restarted hub would, read all of it, and let SQLite check its own structure."""
-    for old in folder.iterdir():
-        old.unlink()
-    for name, data in image.files.items():
-        (folder / name).write_bytes(data)
+    """Open an image as a restarted hub would, read all of it, go on with it, and let SQLite check its structure."""
+    put(image.files, folder)
     try:
-        store = await SqliteStore.open(folder / FILE, synchronous="OFF")
+        # Nothing is cut off here, so nothing need be synced.
+        store = await SqliteStore.open(folder / FILE, synchronous="NORMAL")
         try:
             found = await contents(store, ledger.channels)
+            last = Ledger().draft(ledger.channels[0], "afterwards", SIZES[0])
+            await post(store, [last], len(found[last.channel_id]))
         finally:
             await store.close()
     except (AntiphonError, AssertionError) as error:
         return Verdict({}, [f"{type(error).__name__}: {error}"])
-    with closing(sqlite3.connect(folder / FILE)) as connection:
-        structure = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
-    places = {one.envelope_id: one.sequence for envelopes in found.values() for one in envelopes}
-    return Verdict(places, faults(found, ledger.sent) + [line for line in structure if line != "ok"])
+    return Verdict(places_of(found), faults(found, ledger.sent) + integrity(folder / FILE))
+
+
+def put(files: Files, folder: Path) -> None:
+    """Make a folder hold these files and nothing else."""
+    for old in folder.iterdir():
+        old.unlink()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)

@@ -1,8 +1,4 @@
-"""The searches as plain functions: run one, get back what it found.
-
-    >>> power_images(5000)["lost"]
-    0
-"""
+"""The searches as plain functions: run one, get back what it found."""
 
 from __future__ import annotations
 
@@ -11,14 +7,19 @@ import random
 import sqlite3
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TypedDict
 
 import apsw
 
+from antiphon.store.sqlite_schema import Synchronous
 from tests.faults import nth, power
+from tests.faults.ledger import missing
 
-IMAGES_A_TAPE = 500
+IMAGES_A_TAPE = 250
 SHOWN = 5
 """How many findings a result spells out."""
 
@@ -26,7 +27,7 @@ SHOWN = 5
 class PowerResult(TypedDict):
     """What was found in power-loss images."""
 
-    synchronous: str
+    synchronous: Synchronous
     images: int
     """Different images that were opened."""
     tapes: int
@@ -63,12 +64,12 @@ def versions() -> str:
     return f"{apsw.sqlite_lib_version()} (apsw), {sqlite3.sqlite_version} (sqlite3)"
 
 
-def power_images(count: int, synchronous: str = "FULL", *, heed_syncs: bool = True) -> PowerResult:
-    """Cut the power in about `count` different ways under a store that syncs as told, on a disk that does or does not."""
+def power_images(count: int, synchronous: Synchronous = "FULL", *, heed_syncs: bool = True) -> PowerResult:
+    """Cut the power in about `count` different ways, on a disk that heeds syncs or only says so."""
     return asyncio.run(_power_images(count, synchronous, heed_syncs))
 
 
-async def _power_images(count: int, synchronous: str, heed_syncs: bool) -> PowerResult:
+async def _power_images(count: int, synchronous: Synchronous, heed_syncs: bool) -> PowerResult:
     result = PowerResult(
         synchronous=synchronous,
         images=0,
@@ -90,3 +91,65 @@ async def _power_images(count: int, synchronous: str, heed_syncs: bool) -> Power
             await _examine(Path(folder), result, min(count - result["images"], IMAGES_A_TAPE), syncs)
     result["seconds"] = round(time.monotonic() - began, 1)
     return result
+
+
+async def _examine(folder: Path, result: PowerResult, count: int, syncs: power.Syncs) -> None:
+    """Record one tape, deal images from it, and open each."""
+    written, found = folder / "written", folder / "found"
+    written.mkdir()
+    found.mkdir()
+    seed = result["tapes"]
+    tape = await power.record(written / power.FILE, seed, synchronous=result["synchronous"], syncs=syncs)
+    verdicts: dict[int, power.Verdict] = {}
+    for image in power.images(tape.tape, count, random.Random(seed)):
+        verdict = verdicts.get(image.digest)
+        if verdict is None:
+            verdict = verdicts[image.digest] = await power.inspect(image, tape.ledger, found)
+        lost = [] if verdict.wrong else missing(verdict.places, image.acknowledged)
+        result["corrupt"] += bool(verdict.wrong)
+        result["lost"] += bool(lost)
+        if (verdict.wrong or lost) and len(result["findings"]) < SHOWN:
+            what = "; ".join(verdict.wrong or lost)[:300]
+            where = f"tape {seed}, cut {image.cut} of {len(tape.tape)}, chance {image.chance}"
+            result["findings"].append(f"{where}: {what}")
+    result["tapes"] += 1
+    result["images"] += len(verdicts)
+    result["cuts"] += len(tape.tape)
+    result["acknowledged"] += len(tape.ledger.acknowledged)
+    result["failed_syncs"] += syncs.failed
+
+
+def nth_sweep(stride: int = 1, kinds: Sequence[str] = tuple(nth.KINDS)) -> SweepResult:
+    """Fail every `stride`-th operation of the workload, in each way that these kinds of fault know."""
+    return asyncio.run(_nth_sweep(stride, kinds))
+
+
+async def _nth_sweep(stride: int, kinds: Sequence[str]) -> SweepResult:
+    result = SweepResult(
+        runs=0, operations={}, sprung=0, errors={}, violations=0, findings=[], sqlite=versions(), seconds=0.0
+    )
+    errors: Counter[str] = Counter()
+    began = time.monotonic()
+    for kind in kinds:
+        dry = await _once(nth.Trap(kind))
+        if dry.violations:
+            raise AssertionError(f"the workload fails without a fault: {dry.violations}")
+        operations = result["operations"][kind] = dry.trap.seen
+        for place, lasting in product(range(1, operations + 1, stride), (False, True)):
+            one = await _once(nth.Trap(kind, place, lasting=lasting))
+            errors += one.errors
+            result["runs"] += 1
+            result["sprung"] += bool(one.trap.sprung)
+            result["violations"] += bool(one.violations)
+            if one.violations and len(result["findings"]) < SHOWN:
+                how = "from there on" if lasting else "once"
+                what = "; ".join(one.violations[:SHOWN])
+                result["findings"].append(f"{kind} at {place} of {operations}, {how}: {what}")
+    result["errors"] = dict(errors.most_common())
+    result["seconds"] = round(time.monotonic() - began, 1)
+    return result
+
+
+async def _once(trap: nth.Trap) -> nth.Run:
+    with tempfile.TemporaryDirectory() as folder:
+        return await nth.run(Path(folder) / nth.FILE, trap)

@@ -27,6 +27,9 @@ from antiphon.store.protocol import ChannelRow, Snapshot
 KEPT = 1024
 """How many channels stay loaded although nobody holds them."""
 
+TIDY_EVERY = 64
+"""How many more may be loaded before those that have ended are let go."""
+
 Quarantined = Callable[[LogCorrupt], Awaitable[None]]
 
 
@@ -37,6 +40,7 @@ class Channels:
         self._around, self._lawbook, self._quarantined = around, lawbook, quarantined
         self._live: WeakValueDictionary[str, LiveChannel] = WeakValueDictionary()
         self._kept: OrderedDict[str, LiveChannel] = OrderedDict()
+        self._room = TIDY_EVERY
         self._loading: dict[str, asyncio.Future[LiveChannel]] = {}
 
     async def get(self, channel_id: str) -> LiveChannel:
@@ -61,9 +65,17 @@ class Channels:
         self._live[channel_id] = live
         self._kept[channel_id] = live
         self._kept.move_to_end(channel_id)
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        if len(self._kept) > self._room:
+            self._tidy()
         return live
+
+    def _tidy(self) -> None:
+        """Let go of what has ended, then of what was not used for longest."""
+        for channel_id in [name for name, live in self._kept.items() if live.state.ended]:
+            del self._kept[channel_id]
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        self._room = len(self._kept) + TIDY_EVERY
 
     async def _load_once(self, channel_id: str) -> LiveChannel:
         loading = self._loading.get(channel_id)

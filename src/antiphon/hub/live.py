@@ -219,8 +219,11 @@ class LiveChannel:
         """Record what has fallen due, and tell the index when to look again."""
         await self.submit(lambda fold, laws, at: tick(fold, laws=laws, at=at, new_id=self._around.new_id))
         deadline = self.laws.due(self.fold)
-        self._due = deadline.at if deadline else NEVER
-        await self._around.store.mark(self.state.channel_id, due=self._due)
+        due = self._due = deadline.at if deadline else NEVER
+        await self._around.store.mark(self.state.channel_id, due=due)
+        while due != self._due:  # an append was armed meanwhile, and the mark may have come after it
+            due = self._due
+            await self._around.store.mark(self.state.channel_id, due=due)
 
     async def _reload(self) -> None:
         """Fold what others have recorded meanwhile."""

@@ -43,7 +43,6 @@ class Inbox:
     def __init__(self, desk: Desk, name: str) -> None:
         self._desk, self._name = desk, name
         self._positions: dict[str, int] = {}
-        self._loaded = False
         self._taken = False
 
     async def read(self) -> AsyncIterator[Envelope]:
@@ -63,21 +62,18 @@ class Inbox:
     async def pending(self) -> int:
         """How many envelopes are not acknowledged yet."""
         await self._load()
-        known = {position.channel_id for position in await self._desk.store.positions(self._name)}
         count = 0
-        for channel_id in known | set(self._positions):
+        for channel_id, cursor in list(self._positions.items()):
             live = await self._desk.live(channel_id)
-            cursor = self._positions.get(channel_id, 0)
             while page := await live.read(cursor):
                 count += sum(self._wanted(envelope) for envelope in page)
                 cursor = page[-1].sequence
         return count
 
     async def _load(self) -> None:
-        if not self._loaded:
-            for position in await self._desk.store.positions(self._name):
-                self._positions.setdefault(position.channel_id, position.sequence)
-            self._loaded = True
+        """Take up the channels that came while nobody listened. A position known here is ahead of the stored one."""
+        for position in await self._desk.store.positions(self._name):
+            self._positions.setdefault(position.channel_id, position.sequence)
 
     async def _deliver(self, ears: Ears) -> AsyncIterator[Envelope]:
         while not self._desk.closing.is_set():

@@ -27,6 +27,27 @@ class Ownership:
             self._descriptor = -1
 
 
+def checked_place(path: str | os.PathLike[str], *, read_only: bool) -> str:
+    """The absolute path of a database file that can be opened; made empty if it is new and to be written."""
+    text = os.fspath(path)
+    if not text or "\0" in text or text == ":memory:":
+        raise StoreRefused(f"{text!r} is no path of a file")
+    place = Path(text).resolve()
+    if place.is_dir():
+        raise StoreRefused(f"{place} is a directory; name a file in it")
+    if not place.parent.is_dir():
+        raise StoreRefused(f"the directory {place.parent} does not exist; create it first")
+    if read_only:
+        if not place.exists():
+            raise StoreRefused(f"{place} does not exist; there is nothing to read")
+        return str(place)
+    try:
+        place.open("ab").close()
+    except OSError as error:
+        raise StoreRefused(f"{place} cannot be written ({error.strerror}); check who may write there") from error
+    return str(place)
+
+
 def take_ownership(path: str) -> Ownership:
     """Own this database file, or be refused at once."""
     try:

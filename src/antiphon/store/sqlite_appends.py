@@ -1,7 +1,8 @@
-"""Batches into the log table, inside a transaction that somebody else begins and ends.
+"""Batches into the log table.
 
-Rule 1: `together` bets that nobody else writes; the unique indexes are what makes losing the bet harmless.
-Rule 2: `one_by_one` reads before it writes. It alone decides between conflict, repetition and a reused id.
+Rule 1: a plan bets that nobody else writes; the unique indexes are what makes losing the bet harmless.
+Rule 2: whoever cannot be planned for is taken alone, by reading before writing. Only that decides between conflict,
+        repetition and a reused id.
 Rule 3: what is remembered of a channel is believed only until the first doubt, and kept only after a commit.
 """
 
@@ -10,22 +11,29 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 from antiphon.core.codec import as_type
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, LogCorrupt, UsageError
 from antiphon.core.instants import Instant
 from antiphon.store import sqlite_index as index
 from antiphon.store.protocol import Appended
 from antiphon.store.records import genesis, is_stamped, judged, link, opened
 from antiphon.store.rows import ENDED, MOVES_A_ROW
-from antiphon.store.sqlite_connection import Connection, Value, damage_in, one
+from antiphon.store.sqlite_connection import Connection, Value, is_nobodys_fault, one
 
 REMEMBERED = 10_000
+"""How many channels' heads are remembered."""
+AT_ONCE = 96
+"""The most rows that go into one statement; each number of rows is a statement that the driver caches."""
 
-_INSERT = "INSERT INTO log (tenant, channel, seq, id, kind, body, hash, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INTO = "INSERT INTO log (tenant, channel, seq, id, kind, body, hash, at) VALUES "
+_ROW = "(?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = _INTO + _ROW
 _HEAD = """
     SELECT seq, hash, coalesce((SELECT status FROM channel WHERE tenant = ?1 AND channel = ?2), '')
     FROM log WHERE tenant = ?1 AND channel = ?2 ORDER BY seq DESC LIMIT 1
@@ -33,6 +41,7 @@ _HEAD = """
 _FIND = "SELECT seq, body FROM log WHERE tenant = ? AND channel = ? AND id = ?"
 
 Outcome = Appended | AntiphonError
+Row = tuple[Value, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -46,13 +55,11 @@ class Append:
     due: Instant | None
     done: asyncio.Future[Appended]
 
-    @property
     def moves_a_row(self) -> bool:
-        return (
-            self.expected == 0
-            or self.due is not None
-            or any(envelope.event_type in MOVES_A_ROW for envelope in self.batch)
-        )
+        """Whether the listing shows the channel differently afterwards."""
+        if self.expected == 0 or self.due is not None:
+            return True
+        return any(envelope.event_type in MOVES_A_ROW for envelope in self.batch)
 
 
 class Head(NamedTuple):
@@ -63,130 +70,158 @@ class Head(NamedTuple):
     status: str
 
 
+@dataclass(slots=True, eq=False)
+class Plan:
+    """What is to be written for some appends, and what they will be told. None is for reading to decide."""
+
+    appends: Sequence[Append]
+    outcomes: list[Outcome | None] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    moving: list[Append] = field(default_factory=list)
+    heads: dict[str, Head] = field(default_factory=dict)
+    written: int = 0
+
+    def is_plain(self) -> bool:
+        """Whether there is nothing to do but to insert a few rows."""
+        return bool(self.rows) and not self.moving and len(self.rows) <= AT_ONCE and None not in self.outcomes
+
+    def start_again(self) -> None:
+        """Leave everything to reading."""
+        self.outcomes = [None] * len(self.appends)
+        self.rows, self.moving, self.heads, self.written = [], [], {}, 0
+
+    def told(self) -> list[Outcome]:
+        """What everybody is told, once all is decided."""
+        return [outcome for outcome in self.outcomes if outcome is not None]
+
+
 class Appender:
-    """Writes batches of one tenant."""
+    """Writes the batches of one tenant."""
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
         self._kept: dict[str, Head] = {}
-        self._planned: dict[str, Head] = {}
-        self.written = 0
 
-    def begin(self) -> None:
-        """A transaction has begun."""
-        self._planned = {}
-        self.written = 0
-
-    def committed(self) -> None:
-        """The transaction holds: remember where its channels end."""
-        for channel, head in self._planned.items():
+    def keep(self, plan: Plan) -> None:
+        """The plan is committed: remember where its channels end."""
+        for channel, head in plan.heads.items():
             self._kept.pop(channel, None)
             self._kept[channel] = head
         while len(self._kept) > REMEMBERED:
             del self._kept[next(iter(self._kept))]
 
-    def forget(self, channel: str | None = None) -> None:
-        """A channel, or everything, is in doubt: believe only what is read again."""
-        if channel is None:
-            self._kept.clear()
-            self._planned.clear()
-        else:
-            self._kept.pop(channel, None)
-            self._planned.pop(channel, None)
+    def forget(self) -> None:
+        """Something is in doubt: believe only what is read again."""
+        self._kept.clear()
 
-    def together(self, connection: Connection, appends: Sequence[Append]) -> list[Outcome]:
-        """Record all of them at once. Any `sqlite3.Error` means: roll back and take them one by one."""
-        outcomes: list[Outcome | None] = []
-        rows: list[tuple[Value, ...]] = []
-        moving: list[Append] = []
+    def planned(self, connection: Connection, appends: Sequence[Append]) -> Plan:
+        """The plan for some appends. It writes nothing."""
+        plan = Plan(appends)
         for append in appends:
-            head = self._head(connection, append.channel)
-            if append.expected != head.sequence or not is_stamped(append.batch, append.expected):
-                outcomes.append(None)
+            head = self._head(connection, plan, append.channel)
+            if head is None or append.expected != head.sequence or not is_stamped(append.batch, append.expected):
+                plan.outcomes.append(None)
                 continue
-            rows.extend(self._rows(append, head))
-            outcomes.append(Appended(append.expected + 1, append.expected + len(append.batch)))
-            if append.moves_a_row or head.status in ENDED:
-                moving.append(append)
-        if rows:
-            connection.executemany(_INSERT, rows)
-        for append in moving:
-            self._project(connection, append)
-        self.written += len(rows)
-        return [
-            outcome or self._alone(connection, append)
-            for outcome, append in zip(outcomes, appends, strict=True)
-        ]
+            plan.outcomes.append(Appended(append.expected + 1, append.expected + len(append.batch)))
+            plan.rows.extend(self._linked(plan, append, head))
+            if append.moves_a_row() or head.status in ENDED:
+                plan.moving.append(append)
+        return plan
 
-    def one_by_one(self, connection: Connection, appends: Sequence[Append]) -> list[Outcome]:
-        """Record each for itself: what goes wrong with one leaves the others alone."""
-        return [self._alone(connection, append) for append in appends]
+    def write_at_once(self, connection: Connection, plan: Plan) -> None:
+        """Write a plain plan as one statement, which is a transaction by itself."""
+        connection.execute(_insert(len(plan.rows)), list(chain.from_iterable(plan.rows)))
+        plan.written = len(plan.rows)
 
-    def _alone(self, connection: Connection, append: Append) -> Outcome:
+    def write(self, connection: Connection, plan: Plan) -> None:
+        """Write a plan inside a transaction, and decide what was left to reading."""
+        if plan.rows:
+            connection.executemany(_INSERT, plan.rows)
+            plan.written = len(plan.rows)
+        for append in plan.moving:
+            self._project(connection, plan, append)
+        for place, append in enumerate(plan.appends):
+            if plan.outcomes[place] is None:
+                plan.outcomes[place] = self._alone(connection, plan, append)
+
+    def _alone(self, connection: Connection, plan: Plan, append: Append) -> Outcome:
+        written = plan.written
         connection.execute("SAVEPOINT alone")
         try:
-            with damage_in(append.channel, append.expected + 1):
-                outcome: Outcome = self._decided(connection, append)
-        except AntiphonError as error:
+            outcome: Outcome = self._decided(connection, plan, append)
+        except Exception as error:
+            if is_nobodys_fault(error):
+                raise
             connection.execute("ROLLBACK TO alone")
-            self.forget(append.channel)
-            outcome = error
+            self._kept.pop(append.channel, None)
+            plan.heads.pop(append.channel, None)
+            plan.written = written
+            outcome = _blamed(append, error)
         connection.execute("RELEASE alone")
         return outcome
 
-    def _decided(self, connection: Connection, append: Append) -> Appended:
-        channel = append.channel
-
+    def _decided(self, connection: Connection, plan: Plan, append: Append) -> Appended:
         def find(envelope_id: str) -> Envelope | None:
-            found = one(connection, _FIND, (self._tenant, channel, envelope_id))
+            found = one(connection, _FIND, (self._tenant, append.channel, envelope_id))
             if found is None:
                 return None
             sequence, body = as_type(found, tuple[int, bytes])
-            return opened(channel, sequence, body, envelope_id=envelope_id)
+            return opened(append.channel, sequence, body, envelope_id=envelope_id)
 
-        self._planned[channel] = head = self._read_head(connection, channel)
+        plan.heads[append.channel] = head = self._read_head(connection, append.channel)
         appended = judged(append.batch, expected=append.expected, head=head.sequence, find=find)
         if not appended.duplicate:
-            rows = self._rows(append, head)
+            rows = self._linked(plan, append, head)
             connection.executemany(_INSERT, rows)
-            self.written += len(rows)
-            if append.moves_a_row or head.status in ENDED:
-                self._project(connection, append)
+            plan.written += len(rows)
+            if append.moves_a_row() or head.status in ENDED:
+                self._project(connection, plan, append)
         return appended
 
-    def _rows(self, append: Append, head: Head) -> list[tuple[Value, ...]]:
-        rows: list[tuple[Value, ...]] = []
-        tenant, channel, digest = self._tenant, append.channel, head.hash
-        sequence = append.expected
-        for envelope, record in zip(append.batch, append.records, strict=True):
+    def _linked(self, plan: Plan, append: Append, head: Head) -> list[Row]:
+        """The rows of a batch behind a head, and the head behind them."""
+        tenant, channel, digest, sequence = self._tenant, append.channel, head.hash, head.sequence
+        rows: list[Row] = []
+        for said, body in zip(append.batch, append.records, strict=True):
             sequence += 1
-            digest = link(digest, record)
-            rows.append(
-                (
-                    tenant,
-                    channel,
-                    sequence,
-                    envelope.envelope_id,
-                    envelope.event_type,
-                    record,
-                    digest,
-                    envelope.created_at,
-                )
-            )
-        self._planned[channel] = Head(sequence, digest, head.status)
+            digest = link(digest, body)
+            rows.append((tenant, channel, sequence, said.envelope_id, said.event_type, body, digest, said.created_at))
+        plan.heads[channel] = Head(sequence, digest, head.status)
         return rows
 
-    def _project(self, connection: Connection, append: Append) -> None:
-        head = self._planned[append.channel]
+    def _project(self, connection: Connection, plan: Plan, append: Append) -> None:
+        head = plan.heads[append.channel]
         moved = index.Projected(append.channel, append.batch, append.due, head.sequence)
         row = index.project(connection, self._tenant, moved)
-        self._planned[append.channel] = head._replace(status=row.status)
+        plan.heads[append.channel] = head._replace(status=row.status)
 
-    def _head(self, connection: Connection, channel: str) -> Head:
-        return (
-            self._planned.get(channel) or self._kept.get(channel) or self._read_head(connection, channel)
-        )
+    def _head(self, connection: Connection, plan: Plan, channel: str) -> Head | None:
+        head = plan.heads.get(channel) or self._kept.get(channel)
+        if head is not None:
+            return head
+        try:
+            return self._read_head(connection, channel)
+        except Exception as error:
+            if is_nobodys_fault(error):
+                raise
+            return None
 
     def _read_head(self, connection: Connection, channel: str) -> Head:
         found = one(connection, _HEAD, (self._tenant, channel))
         return Head(0, genesis(self._tenant, channel), "") if found is None else as_type(found, Head)
+
+
+@cache
+def _insert(rows: int) -> str:
+    return _INTO + ", ".join([_ROW] * rows)
+
+
+def _blamed(append: Append, error: Exception) -> AntiphonError:
+    """What an error says about the one batch that met it."""
+    match error:
+        case AntiphonError():
+            return error
+        case sqlite3.ProgrammingError() | sqlite3.InterfaceError() | sqlite3.DataError():
+            return UsageError(f"the batch for channel {append.channel!r} cannot be recorded: {error}")
+        case _:
+            return LogCorrupt(append.channel, append.expected + 1, str(error))

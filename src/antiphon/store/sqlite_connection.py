@@ -18,6 +18,7 @@ from antiphon.core.errors import LogCorrupt, StoreUnavailable
 Value = str | int | float | bytes | None
 Values = Sequence[Value]
 
+_CACHED = 256
 _MODES = {True: "ro", False: "rw"}
 
 
@@ -46,7 +47,7 @@ Connect = Callable[[str, bool], Connection]
 def connect(path: str, read_only: bool) -> Connection:
     """A connection of the standard library's."""
     url = f"{Path(path).as_uri()}?mode={_MODES[read_only]}"
-    return sqlite3.connect(url, uri=True, isolation_level=None)
+    return sqlite3.connect(url, uri=True, isolation_level=None, cached_statements=_CACHED)
 
 
 def one(connection: Connection, sql: str, values: Values = ()) -> object:
@@ -60,7 +61,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """What is stored is not what was written. A text that is no UTF-8 is met by the driver, which has no code for it."""
+    """What is stored is not what was written. A text that is no UTF-8 is met by the driver, without a code."""
     if isinstance(error, sqlite3.OperationalError) and not _code(error):
         return True
     return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -74,6 +75,22 @@ def is_refusal(error: sqlite3.Error) -> bool:
         sqlite3.SQLITE_READONLY,
         sqlite3.SQLITE_AUTH,
     )
+
+
+def is_nobodys_fault(error: Exception) -> bool:
+    """The file as a whole cannot be used now: no room, no disk, no lock. Everybody would have met it."""
+    return isinstance(error, sqlite3.OperationalError) and not is_damage(error)
+
+
+def may_be_committed(error: Exception) -> bool:
+    """A statement that is its own transaction failed with this: perhaps only after it had been committed.
+
+    A lock, a full disk or a broken rule is met before that.
+    """
+    if not isinstance(error, sqlite3.Error):
+        return False
+    before = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+    return is_nobodys_fault(error) and not is_busy(error) and _code(error) not in before
 
 
 def unavailable(path: str, error: Exception) -> StoreUnavailable:

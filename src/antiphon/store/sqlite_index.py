@@ -39,8 +39,14 @@ _PUT_ROW = """
         creator = excluded.creator, participants = excluded.participants,
         held = CASE WHEN due = excluded.due THEN held ELSE '' END, due = excluded.due
 """
-_JOIN = "INSERT OR IGNORE INTO member (tenant, participant, channel, acked, done) VALUES (?, ?, ?, 0, 0)"
-_SETTLE = "UPDATE member SET done = (? AND acked >= ?) WHERE tenant = ? AND participant = ? AND channel = ?"
+_JOIN = """
+    INSERT OR IGNORE INTO member (tenant, participant, channel, acked, done)
+    SELECT ?, value, ?, 0, 0 FROM json_each(?)
+"""
+_SETTLE = """
+    UPDATE member SET done = (? AND acked >= ?)
+    WHERE tenant = ? AND channel = ? AND participant IN (SELECT value FROM json_each(?))
+"""
 _ACKNOWLEDGE = """
     UPDATE member SET acked = max(acked, ?1), done = (?2 AND max(acked, ?1) >= ?3)
     WHERE tenant = ?4 AND participant = ?5 AND channel = ?6
@@ -71,17 +77,27 @@ class Projected(NamedTuple):
 
 def project(connection: Connection, tenant: str, moved: Projected) -> ChannelRow:
     """Bring a channel's row and its members up to what was just recorded."""
-    old = read_row(connection, tenant, moved.channel) or ChannelRow(moved.channel)
-    row = old
+    is_first = moved.head == len(moved.batch)
+    old = None if is_first else read_row(connection, tenant, moved.channel)
+    row = old or ChannelRow(moved.channel)
     for envelope in moved.batch:
         if envelope.event_type in MOVES_A_ROW:
             row = row_after(row, envelope)
     if moved.due is not None:
         row = msgspec.structs.replace(row, due=moved.due)
-    _put_row(connection, tenant, row)
-    if ENDED & {old.status, row.status}:
+    put_row(connection, tenant, row)
+    if old is not None and ENDED & {old.status, row.status}:
         _settle(connection, tenant, row, head=moved.head)
     return row
+
+
+def put_row(connection: Connection, tenant: str, row: ChannelRow) -> None:
+    """Write a row of the listing, and a place for each member it names."""
+    names = to_json(row.participants).decode()
+    shown = (row.type, row.status, row.close_reason, row.creator_id, names, row.due)
+    connection.execute(_PUT_ROW, (tenant, row.channel_id, *shown))
+    if row.participants:
+        connection.execute(_JOIN, (tenant, row.channel_id, names))
 
 
 def read_row(connection: Connection, tenant: str, channel: str) -> ChannelRow | None:
@@ -128,7 +144,7 @@ def mark(connection: Connection, tenant: str, change: Mark) -> ChannelRow | None
         row = msgspec.structs.replace(row, status=change.status)
     if change.due is not None:
         row = msgspec.structs.replace(row, due=change.due)
-    _put_row(connection, tenant, row)
+    put_row(connection, tenant, row)
     _settle(connection, tenant, row, head=_head(connection, tenant, change.channel))
     return row
 
@@ -170,7 +186,7 @@ def rebuild(connection: Connection, tenant: str, now: Instant) -> None:
             continue  # its reader will say so; the row stays as it was
         if old is None and row.status not in ENDED:
             row = msgspec.structs.replace(row, due=now)
-        _put_row(connection, tenant, row)
+        put_row(connection, tenant, row)
         _settle(connection, tenant, row, head=_head(connection, tenant, channel))
 
 
@@ -191,20 +207,9 @@ def _moves(connection: Connection, tenant: str, channel: str) -> Iterator[Envelo
             yield decode(body)
 
 
-def _put_row(connection: Connection, tenant: str, row: ChannelRow) -> None:
-    names = to_json(row.participants).decode()
-    connection.execute(
-        _PUT_ROW,
-        (tenant, row.channel_id, row.type, row.status, row.close_reason, row.creator_id, names, row.due),
-    )
-    connection.executemany(_JOIN, [(tenant, name, row.channel_id) for name in row.participants])
-
-
 def _settle(connection: Connection, tenant: str, row: ChannelRow, *, head: int) -> None:
-    ended = row.status in ENDED
-    connection.executemany(
-        _SETTLE, [(ended, head, tenant, name, row.channel_id) for name in row.participants]
-    )
+    names = to_json(row.participants).decode()
+    connection.execute(_SETTLE, (row.status in ENDED, head, tenant, row.channel_id, names))
 
 
 def _head(connection: Connection, tenant: str, channel: str) -> int:
@@ -212,9 +217,7 @@ def _head(connection: Connection, tenant: str, channel: str) -> int:
 
 
 def _shown(found: object) -> ChannelRow:
-    channel, kind, status, reason, creator, names, due = as_type(
-        found, tuple[str, str, str, str, str, str, str]
-    )
+    channel, kind, status, reason, creator, names, due = as_type(found, tuple[str, str, str, str, str, str, str])
     return ChannelRow(
         channel_id=channel,
         type=kind,

@@ -16,6 +16,7 @@ import msgspec
 
 from antiphon.core.codec import as_type
 from antiphon.core.errors import StoreError, StoreRefused
+from antiphon.store.protocol import Survives
 from antiphon.store.sqlite_connection import Connect, Connection, is_damage, is_refusal, one, unavailable
 
 Synchronous = Literal["NORMAL", "FULL", "EXTRA"]
@@ -38,6 +39,11 @@ class Database(msgspec.Struct, frozen=True):
     path: str
     connect: Connect
     synchronous: Synchronous
+
+    @property
+    def survives(self) -> Survives:
+        """The worst that can happen without losing what was committed."""
+        return "process" if self.synchronous == "NORMAL" else "power"
 
     def to_write(self) -> Connection:
         """A connection that writes; an empty file becomes a database of the newest shape."""

@@ -1,10 +1,13 @@
 """The one thread that writes: whatever waits is one transaction, one commit, one message back to the loop.
 
-Rule 1: nobody is told anything before COMMIT has returned. If COMMIT fails, everybody in the group is told that
-        the outcome is unknown: also those who were refused, for what refused them may not be there.
-Rule 2: a failure before COMMIT has recorded nothing, and says so.
-Rule 3: one bad append never costs another: in doubt the group is rolled back and taken one by one.
+Rule 1: nobody is told anything before the commit has returned. If it fails, everybody in the group is told that the
+        outcome is unknown: also those who were refused, for what refused them may not be there.
+Rule 2: a failure before the commit has recorded nothing, and says so.
+Rule 3: one bad append never costs another: in doubt the group is rolled back and each is taken alone.
 Rule 4: acknowledgements wait for company, but not for long.
+
+Each statement makes this thread queue for the interpreter behind a busy loop. That is why a group that only inserts
+is one statement, committed by itself, and why acknowledgements do not break such a group up.
 """
 
 from __future__ import annotations
@@ -13,36 +16,44 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TypeVar
 
-from antiphon.core.errors import OutcomeUnknown, StoreError
+from antiphon.core.errors import AntiphonError, OutcomeUnknown, StoreError
 from antiphon.store import sqlite_index as index
-from antiphon.store.sqlite_appends import Append, Appender, Outcome
-from antiphon.store.sqlite_connection import Connection, is_busy, unavailable
-from antiphon.store.sqlite_line import Line, Settled, settle, tell
+from antiphon.store.sqlite_appends import Append, Appender, Outcome, Plan
+from antiphon.store.sqlite_connection import (
+    Connection,
+    is_busy,
+    is_nobodys_fault,
+    may_be_committed,
+    unavailable,
+)
+from antiphon.store.sqlite_line import Line, settle, tell
+from antiphon.store.sqlite_reads import last_position
 from antiphon.store.sqlite_schema import Database
 
 T = TypeVar("T")
 
-GROUP = 512
-"""The most that is committed at once."""
+GROUP = 64
+"""A group is full with so many rows."""
 LINGER = 0.05
 """How many seconds an acknowledgement waits for an append to travel with."""
+PAUSE = 1.0
+"""How many seconds acknowledgements wait after they could not be written."""
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A change of the index or a lease, and whoever waits for it."""
+    """A change of the index or of a lease, and whoever waits for it."""
 
-    job: Callable[[Connection], object]
-    done: asyncio.Future[object]
-    touches: str | None
-    """The channel whose remembered head it may make wrong."""
+    job: Callable[[Connection], None]
+    done: asyncio.Future[None]
+    forget: bool
+    """Whether it may make wrong what is remembered of channels."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,39 +66,217 @@ class Acknowledgement:
 
 
 @dataclass(slots=True, eq=False)
-class Stop:
-    """Nothing comes after this."""
-
-    done: asyncio.Future[object]
-
-
-@dataclass(slots=True, eq=False)
 class Group:
-    """What is committed together."""
+    """What is committed together, and what became of it."""
 
     appends: list[Append] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    stop: Stop | None = None
+    is_last: bool = False
+    size: int = 0
+    appended: list[Outcome] = field(default_factory=list)
+    performed: list[Exception | None] = field(default_factory=list)
+    written: int = 0
+
+    def fail(self, error: StoreError) -> None:
+        """Nobody gets what they wanted."""
+        self.appended = [type(error)(str(error)) for _ in self.appends]
+        self.performed = [type(error)(str(error)) for _ in self.tasks]
+        self.written = 0
+
+    def settle(self) -> None:
+        """Tell everybody."""
+        settle(zip((append.done for append in self.appends), self.appended, strict=True))
+        settle(zip((task.done for task in self.tasks), self.performed, strict=True))
+
+
+Item = Append | Task | Acknowledgement | None
+"""None is the last."""
 
 
 class Writer:
     """Owns the writing connection of one store."""
 
-    def __init__(self, database: Database, tenant: str, *, committed: Callable[[int], None]) -> None:
-        self._database = database
+    def __init__(self, database: Database, tenant: str, *, committed: Callable[[], None]) -> None:
+        self._path = database.path
         self._tenant = tenant
         self._committed = committed
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[Append | Task | Acknowledgement | Stop] = SimpleQueue()
+        self._queue: SimpleQueue[Item] = SimpleQueue()
         self._line = Line(database.to_write, database.to_write_on)
         self._appender = Appender(tenant)
         self._positions: dict[tuple[str, str], int] = {}
         self._leave_at = 0.0
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="antiphon-writer", daemon=True)
-        self.put = self._queue.put
+        self.last = 0
+        """The position of the last envelope that was recorded."""
 
-    async def run(self, job: Callable[[Connection], T], *, touches: str | None = None) -> T:
+    async def start(self) -> None:
+        """Open the database; whatever refuses it is raised here."""
+        self._thread.start()
+        self.last = await self.run(last_position)
+
+    def append(self, append: Append) -> None:
+        """Queue a batch. Its future is settled once it is committed."""
+        self._queue.put(append)
+
+    async def run(self, job: Callable[[Connection], T], *, forget: bool = False) -> T:
         """Do something inside the next transaction."""
-        done: asyncio.Future[T] = self._loop.create_future()
-        self.put(Task(job, done, touches))
-        return await done
+        results: list[T] = []
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put(Task(lambda connection: results.append(job(connection)), done, forget))
+        await done
+        return results[-1]
+
+    def acknowledge(self, participant: str, channel: str, sequence: int) -> None:
+        """Move a position with one of the next transactions."""
+        self._queue.put(Acknowledgement(participant, channel, sequence))
+
+    async def stop(self) -> None:
+        """Write what is queued, move the log into the file, and end the thread."""
+        self._queue.put(None)
+        await self._ended.wait()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        is_last = False
+        while not is_last:
+            group = self._gathered()
+            is_last = group.is_last
+            if group.appends or group.tasks or self._is_time_to_leave(group):
+                self._commit(group)
+        self._line.drop("PRAGMA wal_checkpoint(TRUNCATE)")
+        tell(self._loop, self._ended.set)
+
+    def _is_time_to_leave(self, group: Group) -> bool:
+        """Whether acknowledgements have waited long enough."""
+        return bool(self._positions) and (group.is_last or monotonic() >= self._leave_at)
+
+    def _gathered(self) -> Group:
+        """Wait for something to do, then take everything that waits with it."""
+        group = Group()
+        try:
+            self._sort(self._queue.get(timeout=self._patience()), group)
+        except Empty:
+            return group
+        while group.size < GROUP and not group.is_last and not self._queue.empty():
+            self._sort(self._queue.get(), group)
+        return group
+
+    def _patience(self) -> float | None:
+        return max(0.0, self._leave_at - monotonic()) if self._positions else None
+
+    def _sort(self, item: Item, group: Group) -> None:
+        match item:
+            case Append():
+                group.appends.append(item)
+                group.size += len(item.batch)
+            case Task():
+                group.tasks.append(item)
+                group.size += 1
+            case Acknowledgement(participant, channel, sequence):
+                if not self._positions:
+                    self._leave_at = monotonic() + LINGER
+                key = (participant, channel)
+                self._positions[key] = max(sequence, self._positions.get(key, 0))
+            case None:
+                group.is_last = True
+
+    def _commit(self, group: Group) -> None:
+        failure = self._recorded(group)
+        if failure is not None:
+            self._leave_at = monotonic() + PAUSE
+            group.fail(failure)
+        tell(self._loop, partial(self._deliver, group))
+
+    def _recorded(self, group: Group) -> StoreError | None:
+        """Everything in one transaction; the error if it did not come to that."""
+        try:
+            connection = self._line.get()
+            plan = self._appender.planned(connection, group.appends)
+            plainly = plan.is_plain() and not group.tasks and not self._is_time_to_leave(group)
+            if not (plainly and self._written_at_once(connection, plan)):
+                self._write(connection, group, plan)
+        except StoreError as error:
+            return error
+        except Exception as error:  # whatever it is, it must not end the thread
+            self._abandon(error)
+            return unavailable(self._path, error)
+        self._appender.keep(plan)
+        group.appended, group.written = plan.told(), plan.written
+        return None
+
+    def _written_at_once(self, connection: Connection, plan: Plan) -> bool:
+        """Whether a plain plan is committed. If not, nothing of it was, or it is not known."""
+        try:
+            self._appender.write_at_once(connection, plan)
+        except Exception as error:
+            if may_be_committed(error):
+                raise self._doubt(error) from error
+            if is_nobodys_fault(error):
+                raise
+            self._appender.forget()
+            plan.start_again()
+            return False
+        return True
+
+    def _write(self, connection: Connection, group: Group, plan: Plan) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._appender.write(connection, plan)
+        except Exception as error:
+            if is_nobodys_fault(error):
+                raise
+            connection.execute("ROLLBACK")
+            self._appender.forget()
+            plan.start_again()
+            connection.execute("BEGIN IMMEDIATE")
+            self._appender.write(connection, plan)
+        self._move_positions(connection)
+        group.performed = [self._performed(connection, task) for task in group.tasks]
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._doubt(error) from error
+        self._positions.clear()
+
+    def _doubt(self, error: Exception) -> OutcomeUnknown:
+        self._abandon(error)
+        return OutcomeUnknown(f"{self._path} failed while committing ({error})")
+
+    def _performed(self, connection: Connection, task: Task) -> Exception | None:
+        connection.execute("SAVEPOINT task")
+        outcome: Exception | None = None
+        try:
+            task.job(connection)
+        except Exception as error:
+            if is_nobodys_fault(error):
+                raise
+            connection.execute("ROLLBACK TO task")
+            outcome = error if isinstance(error, AntiphonError) else unavailable(self._path, error)
+        connection.execute("RELEASE task")
+        if task.forget:
+            self._appender.forget()
+        return outcome
+
+    def _move_positions(self, connection: Connection) -> None:
+        for (participant, channel), sequence in self._positions.items():
+            try:
+                index.acknowledge(connection, self._tenant, (participant, channel, sequence))
+            except Exception as error:  # a position may lag: one that cannot be kept is let go
+                if is_nobodys_fault(error):
+                    raise
+
+    def _abandon(self, error: Exception) -> None:
+        """Undo the transaction and trust nothing that is remembered."""
+        self._appender.forget()
+        self._line.roll_back()
+        if not (isinstance(error, sqlite3.Error) and is_busy(error)):
+            self._line.drop()
+
+    def _deliver(self, group: Group) -> None:
+        """Runs on the loop."""
+        self.last += group.written
+        group.settle()
+        if group.written:
+            self._committed()

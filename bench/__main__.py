@@ -1,0 +1,28 @@
+"""`make bench`: measure, print, and write docs/performance.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import time
+from pathlib import Path
+
+from bench import flat, throughput
+from bench.figures import table
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+
+
+def main() -> None:
+    parts = {"On top of the store": throughput.figures(), "Flat costs": flat.figures()}
+    machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"
+    page = [f"# Performance\n\nWritten by `make bench` on {time.strftime('%Y-%m-%d')}: {machine}. Trust the ratios.\n"]
+    for title, figures in parts.items():
+        page.append(f"## {title}\n\n{table(figures)}\n")
+    PAGE.write_text("\n".join(page))
+    print("\n".join(page))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""`antiphon demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from antiphon.cli.demo import beats
+from antiphon.cli.demo.narration import Narrator
+from antiphon.cli.demo.play import TENANT, DemoFailed, Play, Tell
+from antiphon.cli.log import View, show
+from antiphon.cli.options import SQLITE, VARIABLE
+from antiphon.cli.output import Cell, Output, output, write_json
+from antiphon.store.verify import verify_store
+
+PACE = 0.8
+"""How many seconds pass before the next line, for somebody who reads along."""
+FILE = "gazette.db"
+
+
+@click.command()
+@click.option(
+    "--keep",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Where to make the SQLite file; without it, in a new temporary directory.",
+)
+@click.option("--fast", is_flag=True, help="Do not wait between the lines; so it is also when piped, and under CI.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each thing that happens.")
+def command(*, keep: Path | None, fast: bool, as_json: bool) -> None:
+    """Watch a team talk, its hub being killed, and everything going on.
+
+    A newsroom of four and a wire service talk over a hub that runs in a process of its own. That process is killed
+    with SIGKILL while it writes. Another one opens the same file: everything acknowledged is there, once, and the
+    conversation goes on where it was. It takes about fifteen seconds; no key, no network.
+    """
+    path = _place(keep)
+    url = SQLITE + str(path)
+    pace = 0.0 if fast or as_json or not sys.stdout.isatty() or os.environ.get("CI") else PACE
+    if as_json:
+        asyncio.run(_as_json(url))
+    else:
+        asyncio.run(_as_story(url, path, output(), pace=pace))
+
+
+async def _as_json(url: str) -> None:
+    begun = time.monotonic()
+    desk = await Play(url, write_json, pace=0).run()
+    await _verify(url, write_json)
+    write_json(beats.Ended(url, desk, round(time.monotonic() - begun, 3)))
+
+
+async def _as_story(url: str, path: Path, out: Output, *, pace: float) -> None:
+    narrator = Narrator(out)
+    narrator.introduce(str(path))
+    desk = await Play(url, narrator.tell, pace=pace).run()
+    out.heading("4  What the log says")
+    await show(url, TENANT, desk, view=View(out))
+    out.line(Cell("       The numbers between are bookkeeping: whose turn it is, and why.", "dim"))
+    await _verify(url, narrator.tell)
+    _suggest(out, url, desk)
+
+
+async def _verify(url: str, tell: Tell) -> None:
+    report = await verify_store(url)
+    tell(beats.Verified(report.channels, report.envelopes, len(report.problems)))
+    if report.problems:
+        raise DemoFailed("the log does not fit its hash chain: this must not happen; please report it")
+
+
+def _suggest(out: Output, url: str, desk: str) -> None:
+    out.heading("Try next")
+    for tried in (
+        f"export {VARIABLE}={shlex.quote(url)}",
+        "antiphon channels --system",
+        f"antiphon log {desk} --audit",
+        "antiphon verify",
+        "antiphon doctor",
+    ):
+        out.line("  ", Cell(tried, "bold"))
+
+
+def _place(keep: Path | None) -> Path:
+    """Where the file is to be. One that is there already is not ours to write to."""
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="antiphon-demo-")) / FILE
+    path = keep.absolute()
+    if path.exists():
+        raise click.BadParameter(f"{str(keep)!r} exists already; name a new file.", param_hint="--keep")
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {str(path.parent)!r}.", param_hint="--keep")
+    return path

@@ -1,0 +1,137 @@
+"""An envelope in words: who did what.
+
+Rule 1: nothing here fails. What has no words of its own is shown as its type and data.
+Rule 2: what was said is shown as it was said; what the hub and the channel did is told as a sentence without a subject.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.envelope import HUB, OPERATORS, Envelope
+from antiphon.core.events import (
+    EV_CHANNEL_INVITE,
+    EV_CHANNEL_QUARANTINED,
+    EV_DRAFT_REFUSED,
+    EV_PARTICIPANT_REGISTERED,
+    Acknowledged,
+    Assigned,
+    Closed,
+    ContextSet,
+    Created,
+    Event,
+    Expired,
+    Json,
+    Opened,
+    Packet,
+    Rejected,
+    Text,
+    Violated,
+    event_of,
+)
+
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
+
+
+def is_bookkeeping(envelope: Envelope) -> bool:
+    """Whether only the operator's view shows it."""
+    return envelope.audience is not None and OPERATORS in envelope.audience
+
+
+def is_speech(envelope: Envelope) -> bool:
+    """Whether somebody said something in words."""
+    return isinstance(event_of(envelope), Text | Packet)
+
+
+def told(envelope: Envelope) -> str:
+    """What the envelope says."""
+    said = _said(event_of(envelope)) or _managed(envelope) or _plain(envelope)
+    return f"{_aside(envelope)}{said}"
+
+
+def colour_of(name: str, names: list[str]) -> str:
+    """The colour of a participant: the same for as long as the order is."""
+    if name not in names:
+        return "dim"
+    return COLOURS[names.index(name) % len(COLOURS)]
+
+
+def _aside(envelope: Envelope) -> str:
+    if envelope.sender_id == HUB or not envelope.audience or is_bookkeeping(envelope):
+        return ""
+    return f"(to {', '.join(envelope.audience)}) "
+
+
+def _said(event: Event) -> str:
+    match event:
+        case Text(text=text):
+            return text
+        case Packet(body=body, context_updates=updates):
+            return f"{body} [{_changes(updates)}]" if updates.set or updates.delete else body
+        case ContextSet() as updates:
+            return _changes(updates)
+        case _:
+            return _lived(event)
+
+
+def _lived(event: Event) -> str:
+    match event:
+        case Created(type=kind, participants=seats):
+            return f"creates a channel: {kind}" + (f" of {_names([seat.name for seat in seats])}" if seats else "")
+        case Acknowledged():
+            return "accepts the invitation"
+        case Rejected(reason=reason):
+            return "declines the invitation" + (f": {reason}" if reason else "")
+        case Opened():
+            return "opens the channel"
+        case Assigned(speakers=speakers, reason=reason):
+            return f"gives the turn to {_names(speakers)}" + (f": {reason}" if reason else "")
+        case _:
+            return _ended(event)
+
+
+def _ended(event: Event) -> str:
+    match event:
+        case Expired():
+            return "notes that the channel's time is over"
+        case Closed(reason=reason, by=by):
+            return f"closes the channel{f' for {by}' if by else ''}: {reason}"
+        case Violated(expectation=name, seconds=seconds, speakers=owing):
+            return f"has waited {seconds:g} seconds for {_names(owing)} ({name})"
+        case _:
+            return ""
+
+
+def _managed(envelope: Envelope) -> str:
+    data = envelope.event_data
+    match envelope.event_type:
+        case t if t == EV_CHANNEL_INVITE:
+            return f"invites {_names(envelope.audience or [])}"
+        case t if t == EV_PARTICIPANT_REGISTERED:
+            return f"registers {_word(data, 'name')} ({_word(data, 'kind')})"
+        case t if t == EV_DRAFT_REFUSED:
+            return f"refuses {_word(data, 'sender_id')} in {_word(data, 'channel_id')}: {_word(data, 'reason')}"
+        case t if t == EV_CHANNEL_QUARANTINED:
+            place = f"{_word(data, 'channel_id')} from sequence {_word(data, 'sequence')}"
+            return f"quarantines {place}: {_word(data, 'error')}"
+        case _:
+            return ""
+
+
+def _plain(envelope: Envelope) -> str:
+    return f"{envelope.event_type} {msgspec.json.encode(envelope.event_data).decode()}"
+
+
+def _changes(updates: ContextSet) -> str:
+    deleted = f"deletes {_names(updates.delete)}" if updates.delete else ""
+    values = (f"{key} = {msgspec.json.encode(value).decode()}" for key, value in updates.set.items())
+    changed = f"sets {', '.join(values)}" if updates.set else ""
+    return "; ".join(part for part in (deleted, changed) if part) or "changes nothing"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names) or "nobody"
+
+
+def _word(data: Json, key: str) -> str:
+    return str(data.get(key, "?"))

@@ -1,0 +1,1 @@
+"""`antiphon verify`: whether every record of a store is what was written."""

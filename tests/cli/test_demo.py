@@ -1,0 +1,235 @@
+"""The demonstration, as a user runs it: what it shows is held against the file it leaves."""
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon import Envelope
+from antiphon.cli.demo import story
+from antiphon.cli.demo.beats import Compared, Said
+from antiphon.cli.demo.play import ENOUGH, DemoFailed, Play, compared
+from antiphon.core.events import EV_TEXT
+from tests.cli.conftest import Run, typed
+
+GOLDEN = Path(__file__).parent / "demo_log.txt"
+SECONDS = 20
+OFFLINE = """
+import os, sys
+def heard(event, args):
+    if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"):
+        with open(os.environ["OFFLINE"], "a") as file:
+            file.write(f"{event} {args[1:]}\\n")
+sys.addaudithook(heard)
+with open(os.environ["OFFLINE"], "a") as file:
+    file.write("listening\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one run of the demonstration wrote, and what it left."""
+
+    path: Path
+    done: subprocess.CompletedProcess[str]
+    seconds: float
+    contacts: list[str] = field(default_factory=list)
+
+    @property
+    def beats(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.done.stdout.splitlines()]
+
+    def of(self, *steps: str) -> list[dict[str, Any]]:
+        return [beat for beat in self.beats if beat["step"] in steps]
+
+    def recorded(self) -> list[tuple[str, int, str]]:
+        """The file as SQLite alone reads it."""
+        connection = sqlite3.connect(self.path)
+        rows = connection.execute("SELECT channel, seq, id FROM log").fetchall()
+        connection.close()
+        return rows
+
+
+def shown(directory: Path, *words: str) -> Shown:
+    path, contacts = directory / "gazette.db", directory / "contacts"
+    (directory / "sitecustomize.py").write_text(OFFLINE)
+    begun = time.monotonic()
+    done = typed("demo", "--keep", str(path), *words, PYTHONPATH=str(directory), OFFLINE=str(contacts))
+    return Shown(path, done, time.monotonic() - begun, contacts.read_text().splitlines())
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    return shown(tmp_path_factory.mktemp("told"))
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    return shown(tmp_path_factory.mktemp("counted"), "--json")
+
+
+@pytest.fixture(params=["told", "counted"])
+def either(request: pytest.FixtureRequest) -> Shown:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Shown)
+    return found
+
+
+def test_it_comes_to_its_end_in_time(either: Shown) -> None:
+    assert either.done.returncode == 0, either.done.stderr
+    assert either.done.stderr == ""
+    assert either.seconds < SECONDS
+
+
+def test_three_processes_take_part_and_none_uses_a_network(either: Shown) -> None:
+    assert either.contacts == ["listening"] * 3
+
+
+def test_piped_it_is_plain(either: Shown) -> None:
+    assert "\x1b" not in either.done.stdout
+    assert "\r" not in either.done.stdout
+
+
+def test_the_hub_is_killed_for_real(counted: Shown) -> None:
+    killed = counted.of("killed")[0]
+    first, second = counted.of("began")
+    assert killed["exit_code"] == -9
+    assert killed["process"] == first["process"]
+    assert len({first["process"], second["process"], os.getpid()}) == 3
+    for process in (first["process"], second["process"]):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_it_is_killed_in_mid_conversation(counted: Shown) -> None:
+    steps = [beat["step"] for beat in counted.beats]
+    before = steps[: steps.index("killed")]
+    assert before.count("wired") == ENOUGH
+    assert before.count("said") == len(story.BEFORE) + 1
+    assert "closed" not in before
+
+
+def test_no_acknowledged_line_is_missing(counted: Shown) -> None:
+    recorded = Counter(counted.recorded())
+    acknowledged = [(beat["channel_id"], beat["sequence"], beat["envelope_id"]) for beat in counted.of("said", "wired")]
+    assert len(acknowledged) == ENOUGH + len(story.BEFORE) + len(story.AFTER) + 2
+    assert [place for place in acknowledged if recorded[place] != 1] == []
+    summed = {channel: len(sequences) for channel, sequences in counted.of("killed")[0]["acknowledged"].items()}
+    assert sum(summed.values()) == counted.of("compared")[0]["acknowledged"] >= ENOUGH
+
+
+def test_nothing_is_there_twice(counted: Shown) -> None:
+    assert counted.of("compared")[0]["doubled"] == 0
+    repeated = counted.of("repeated")[0]
+    assert (repeated["doubled"], 0 < repeated["added"] < repeated["items"]) == (0, True)
+
+
+def test_the_channels_go_on_where_they_were(counted: Shown) -> None:
+    found = {beat["type"]: beat for beat in counted.of("found")}
+    assert found["discussion"]["next_speaker"] == story.CHECKER
+    assert found["discussion"]["turn_count"] == len(story.BEFORE)
+    assert found["consulting"]["next_speaker"] == story.KEEPER
+    assert found["conversation"]["status"] == "active"
+    assert counted.of("delivered")[0]["text"] == story.QUESTION.text
+
+
+def test_speaking_out_of_turn_is_refused(counted: Shown) -> None:
+    refused = counted.of("refused")[0]
+    assert refused["reason"] == "not_expected_speaker"
+    assert (refused["speaker"], refused["text"]) == story.OUT_OF_TURN
+    connection = sqlite3.connect(counted.path)
+    [(times,)] = connection.execute("SELECT count(*) FROM log WHERE instr(body, ?)", (refused["text"],))
+    connection.close()
+    assert times == 0
+
+
+def test_both_conversations_are_finished(counted: Shown) -> None:
+    assert [beat["reason"] for beat in counted.of("closed")] == ["answered", story.REASON]
+
+
+def test_the_file_is_verified(counted: Shown) -> None:
+    verified = counted.of("verified")[0]
+    assert verified["problems"] == 0
+    assert verified["envelopes"] == len(counted.recorded())
+    assert verified["channels"] == 5
+
+
+def test_the_story_names_what_was_acknowledged(told: Shown) -> None:
+    text = told.done.stdout
+    assert re.search(r"kill -9 \d+\n.*exit code -9", text)
+    assert re.search(r"^ +discussion +8, 10, 12, 14, 16$", text, re.MULTILINE)
+    assert re.search(r"lines acknowledged: 0 missing, 0 there twice", text)
+    assert "refused: not_expected_speaker ('otto' spoke; the turn is with june)" in text
+
+
+def test_the_log_is_shown(told: Shown) -> None:
+    table = told.done.stdout.partition("4  What the log says\n")[2].partition("\n\n")[0]
+    assert re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<------- time ------>", table) + "\n" == GOLDEN.read_text(
+        "utf-8"
+    )
+
+
+def test_lines_fit_a_terminal(told: Shown) -> None:
+    lines = [line for line in told.done.stdout.splitlines() if str(told.path) not in line]
+    assert [line for line in lines if len(line) > 90] == []
+
+
+def test_what_to_try_next_can_be_tried(told: Shown) -> None:
+    tried = [line.split() for line in told.done.stdout.partition("Try next\n")[2].splitlines()]
+    (_, variable), *commands = tried
+    name, _, url = variable.partition("=")
+    assert [words[:2] for words in commands] == [["antiphon", name] for name in ("channels", "log", "verify", "doctor")]
+    for words in commands[:3]:
+        done = typed(*words[1:], **{name: url})
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
+
+
+def test_a_file_that_is_there_already_is_left_alone(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    path.write_text("mine")
+    result = run("demo", "--keep", str(path))
+    assert result.exit_code == 2
+    assert path.read_text() == "mine"
+    assert run("demo", "--keep", str(tmp_path / "no" / "such.db")).exit_code == 2
+
+
+async def test_a_process_that_ends_early_is_a_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DemoFailed, match="exit code 1"):
+        await Play(f"sqlite:///{tmp_path}/no/such.db", lambda _: None, pace=0).run()
+    error = capfd.readouterr().err
+    assert error.startswith("Error: ")
+    assert error.count("\n") == 1
+
+
+SAID = [Said("c1", number, f"id-{number}", "mara", f"line {number}") for number in (8, 10)]
+
+
+def recorded(*numbers: int, text: str = "") -> list[Envelope]:
+    return [
+        Envelope(f"id-{number}", "c1", "mara", None, EV_TEXT, {"text": text or f"line {number}"}, sequence=number)
+        for number in numbers
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (recorded(8, 10), Compared(2, missing=0, doubled=0, unacknowledged=0)),
+        (recorded(8, 10, 12), Compared(2, missing=0, doubled=0, unacknowledged=1)),
+        (recorded(8), Compared(2, missing=1, doubled=0, unacknowledged=0)),
+        (recorded(8, 10) + recorded(12, text="line 8"), Compared(2, missing=0, doubled=1, unacknowledged=1)),
+        ([], Compared(2, missing=2, doubled=0, unacknowledged=0)),
+    ],
+)
+def test_what_is_lost_or_doubled_would_be_noticed(log: list[Envelope], expected: Compared) -> None:
+    assert compared(SAID, log) == expected
+    assert expected.holds == (expected.missing == expected.doubled == 0)

@@ -1,0 +1,1 @@
+"""The pure core, case by case."""

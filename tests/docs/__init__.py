@@ -1,0 +1,1 @@
+"""What the README, the documentation and the examples say is run and compared."""

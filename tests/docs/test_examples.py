@@ -1,0 +1,44 @@
+"""Every example runs alone, quickly, and prints what it is there to show."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import EXAMPLES, text_of
+
+SECONDS = 30  # an example takes well under three; a busy machine is given time
+SHOWS = {
+    "01_hello.py": "bob: Hello Alice, this is Bob.",
+    "02_discussion.py": "refused: not_expected_speaker",
+    "03_consulting.py": "closed: answered",
+    "04_survives_a_crash.py": "0 acknowledged messages lost",
+    "05_inbox.py": "after the restart: parcel 3, parcel 4",
+    "06_expectations.py": "expectation_violated:reply_within",
+    "07_custom_adapter.py": "closed: sold to carol for 140",
+    "08_context_and_writers.py": "refused: not_a_writer",
+}
+
+
+def test_all_examples_are_here_and_listed() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWS)
+    assert [name for name in SHOWS if f"]({name})" not in text_of(EXAMPLES / "README.md")] == []
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_example(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert SHOWS[name] in done.stdout
+    assert list(tmp_path.iterdir()) == [], "an example leaves nothing behind"

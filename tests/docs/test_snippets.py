@@ -1,0 +1,68 @@
+"""Every piece of Python in the README and the documentation runs, and prints what the page says.
+
+The pieces of one page share their names and one event loop, as if they were typed one after the other into
+`python -m asyncio`.
+"""
+
+import ast
+import asyncio
+import builtins
+import contextlib
+import inspect
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon import Hub
+from tests.docs.pages import DOCS, PAGES, Snippet, named, snippets, text_of
+
+WITH_CODE = [page for page in PAGES if snippets(text_of(page))]
+
+
+def run(page: str, pieces: list[Snippet]) -> Iterator[tuple[Snippet, str]]:
+    """Run the pieces one after the other; give what each of them printed."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    with asyncio.Runner() as loop:
+        try:
+            for piece in pieces:
+                yield piece, run_one(page, piece, names, loop)
+        finally:
+            for hub in [value for value in names.values() if isinstance(value, Hub)]:
+                loop.run(hub.close())
+
+
+def run_one(page: str, piece: Snippet, names: dict[str, object], loop: asyncio.Runner) -> str:
+    said = io.StringIO()
+    source = "\n" * (piece.line - 1) + piece.code
+    code = builtins.compile(source, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    with contextlib.redirect_stdout(said):
+        if code.co_flags & inspect.CO_COROUTINE:
+            loop.run(eval(code, names))
+        else:
+            exec(code, names)
+    return said.getvalue()
+
+
+def test_there_are_pages_with_code() -> None:
+    assert len(WITH_CODE) >= 8
+    assert DOCS / "concepts.md" in PAGES
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=named)
+def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for piece, said in run(named(page), snippets(text_of(page))):
+        if piece.output is not None:
+            assert said == piece.output, f"{named(page)}, line {piece.line}"
+
+
+def test_a_wrong_page_is_noticed() -> None:
+    text = "# Page\n\n```python\nx = 1\nprint(x)\n```\n\n```text\n2\n```\n\nProse.\n\n```python\nawait 1\n```\n"
+    first, second = snippets(text)
+    assert (first.line, first.output, second.output) == (4, "2\n", None)
+    ran = run("page.md", [first, second])
+    assert next(ran) == (first, "1\n")
+    with pytest.raises(TypeError, match="await"):
+        next(ran)

@@ -1,0 +1,165 @@
+"""A log is all there is: folded again, in one go or in two, by this hub or the next, it gives the same state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace as changed
+
+from antiphon import Envelope
+from antiphon.core.codec import decode, encode, from_json
+from antiphon.core.laws import SavedFold
+from antiphon.hub import live
+from antiphon.testing import ManualClock
+from tests.hub.places import InMemory
+from tests.laws.play import Player, fold, folded, laws_of, run
+from tests.laws.strategies import Act, Open, envelopes, json_objects, names, scripts
+
+
+async def logs_of(player: Player) -> list[list[Envelope]]:
+    return [await player.hub.log(channel_id) for channel_id in player.channel_ids]
+
+
+async def assert_replays(player: Player) -> None:
+    for channel_id in player.channel_ids:
+        log = await player.hub.log(channel_id)
+        assert [envelope.sequence for envelope in log] == list(range(1, len(log) + 1))
+        assert sorted({envelope.created_at for envelope in log}) == list(
+            dict.fromkeys(envelope.created_at for envelope in log)
+        )
+        assert folded(log) == await fold(player.hub, channel_id)
+
+
+async def played(script: list[Act]) -> Player:
+    clock = ManualClock()
+    player = Player(InMemory(clock), clock)
+    await player.open_hub()
+    await player.play(script)
+    return player
+
+
+@given(scripts)
+def test_the_live_state_is_the_fold_of_the_log(script: list[Act]) -> None:
+    async def check() -> None:
+        player = await played(script)
+        await assert_replays(player)
+        await player.close_hub()
+
+    run(check())
+
+
+@given(scripts, scripts)
+def test_a_hub_that_is_opened_again_goes_on_from_the_same_fold(first: list[Act], then: list[Act]) -> None:
+    async def check() -> None:
+        player = await played(first)
+        before = [await fold(player.hub, channel_id) for channel_id in player.channel_ids]
+        await player.reopen()
+        await player.hub.hydrate()
+        assert [await fold(player.hub, channel_id) for channel_id in player.channel_ids] == before
+        await player.play(then)
+        await assert_replays(player)
+        await player.close_hub()
+
+    run(check())
+
+
+@given(scripts, scripts, st.integers(1, 4))
+def test_snapshots_change_nothing(first: list[Act], then: list[Act], every: int) -> None:
+    async def check(drop: bool) -> list[str]:
+        player = await played(first)
+        store = player.place.store
+        taken = [await store.get_snapshot(channel_id) for channel_id in player.channel_ids]
+        assert any(taken), "a log longer than the distance between snapshots has one"
+        for log in store._channels.values():
+            log.snapshot = None if drop else log.snapshot
+        await player.reopen()
+        await player.play(then)
+        await assert_replays(player)
+        await player.close_hub()
+        return player.refusals
+
+    distance, live.SNAPSHOT_EVERY = live.SNAPSHOT_EVERY, every
+    try:
+        assert run(check(drop=True)) == run(check(drop=False))
+    finally:
+        live.SNAPSHOT_EVERY = distance
+
+
+@given(scripts, st.data())
+def test_a_prefix_and_the_rest_are_the_whole(script: list[Act], data: st.DataObject) -> None:
+    async def check() -> list[list[Envelope]]:
+        player = await played(script)
+        logs = await logs_of(player)
+        await player.close_hub()
+        return logs
+
+    for log in run(check()):
+        laws, cut = laws_of(log), data.draw(st.integers(0, len(log)))
+        half = laws.fold_all(laws.begin(log[0].channel_id), log[:cut])
+        assert laws.fold_all(half, log[cut:]) == folded(log)
+        saved = laws.restore(from_json(laws.save(half), SavedFold))
+        assert saved == half
+        assert laws.fold_all(saved, log[cut:]) == folded(log)
+
+
+@given(scripts, st.data(), names, json_objects)
+def test_custom_events_are_silent(script: list[Act], data: st.DataObject, who: str, said: dict[str, object]) -> None:
+    """Wherever one stands in a log, everything after it is as if it were not there, but for the numbers."""
+
+    async def check() -> list[list[Envelope]]:
+        player = await played(script)
+        logs = await logs_of(player)
+        await player.close_hub()
+        return logs
+
+    for log in run(check()):
+        place = data.draw(st.integers(1, len(log)))
+        before = log[place - 1]
+        custom = replace(
+            before, envelope_id="custom", sender_id=who, event_type="myapp.noted", event_data=said, sequence=place + 1
+        )
+        moved = [replace(envelope, sequence=envelope.sequence + 1) for envelope in log[place:]]
+        plain, noted = folded(log), folded([*log[:place], custom, *moved])
+        assert noted.memories == plain.memories
+        assert noted.state.sequence == plain.state.sequence + 1
+        same = {"sequence": 0, "active_at": "", "updated_at": ""}
+        assert changed(noted.state, **same) == changed(plain.state, **same)
+
+
+@given(scripts)
+def test_what_is_recorded_is_what_is_read(script: list[Act]) -> None:
+    async def check() -> None:
+        player = await played(script)
+        for log in await logs_of(player):
+            assert [decode(encode(envelope)) for envelope in log] == log
+        await player.close_hub()
+
+    run(check())
+
+
+@given(st.lists(envelopes(), max_size=12), st.integers(0, 12))
+def test_even_a_log_of_nonsense_folds_the_same_in_two_parts(log: list[Envelope], cut: int) -> None:
+    laws = laws_of([opening_of()])
+    whole = laws.fold_all(laws.begin("here"), log)
+    half = laws.fold_all(laws.begin("here"), log[:cut])
+    assert laws.fold_all(half, log[cut:]) == whole
+    assert laws.restore(from_json(laws.save(whole), SavedFold)) == whole
+
+
+def opening_of() -> Envelope:
+    seats = [{"name": "alice", "kind": "service"}, {"name": "bob", "kind": "service"}]
+    data = {"type": "discussion", "creator": "alice", "participants": seats}
+    return Envelope(channel_id="here", event_type="antiphon.channel.created", event_data=data)
+
+
+def test_scripts_reach_what_they_should() -> None:
+    """The search is worth nothing if every script ends at once."""
+
+    async def check() -> None:
+        player = await played([Open("discussion", "alice", ("bob",), 60.0)])
+        assert len((await logs_of(player))[0]) == 5
+        await player.close_hub()
+
+    run(check())

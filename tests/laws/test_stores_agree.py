@@ -1,0 +1,40 @@
+"""One script, two stores: the logs are equal, but for the ids."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+
+from antiphon import Envelope
+from antiphon.testing import ManualClock
+from tests.hub.places import InMemory, OnDisk, Place
+from tests.laws.play import Player, fold, folded, run, without_ids
+from tests.laws.strategies import COSTLY, KINDS, Act, scripts
+
+Told = tuple[list[list[Envelope]], list[str], dict[str, int], list[tuple[str, str, str]]]
+
+
+async def told(place: Place, clock: ManualClock, script: list[Act]) -> Told:
+    """What a script leaves behind: logs, refusals, what everybody has not read yet, and the listing."""
+    player = Player(place, clock)
+    await player.open_hub()
+    await player.play(script)
+    await player.reopen()
+    logs = [await player.hub.log(channel_id) for channel_id in player.channel_ids]
+    for channel_id, log in zip(player.channel_ids, logs, strict=True):
+        assert folded(log) == await fold(player.hub, channel_id)
+    unread = {name: await player.here[name].pending() for name in KINDS}
+    rows = {row.channel_id: row for row in await player.hub.channels()}
+    listing = [(rows[each].type, rows[each].status, rows[each].close_reason) for each in player.channel_ids]
+    await player.close_hub()
+    return without_ids(logs), player.refusals, unread, listing
+
+
+@COSTLY
+@given(scripts)
+def test_memory_and_sqlite_record_the_same(script: list[Act]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        clock, other = ManualClock(), ManualClock()
+        assert run(told(InMemory(clock), clock, script)) == run(told(OnDisk(Path(folder)), other, script))
