@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, LogCorrupt
-from antiphon.core.events import EV_CHANNEL_QUARANTINED, EV_DRAFT_REFUSED, Json
+from antiphon.core.events import EV_CHANNEL_QUARANTINED, EV_CLOCK_JUMPED, EV_DRAFT_REFUSED, Json
 from antiphon.core.instants import NEVER, Instant, seconds_between
 from antiphon.hub.clock import Clock
 from antiphon.hub.own import OwnChannel
@@ -42,6 +42,10 @@ class Audit:
         """Record that a channel can no longer be trusted."""
         data: Json = {"channel_id": error.channel_id, "sequence": error.sequence, "error": error.why}
         await self._channel.say(EV_CHANNEL_QUARANTINED, _plain(data))
+
+    async def clock_jumped(self, seconds: float) -> None:
+        """Record that the clock was set."""
+        await self._channel.say(EV_CLOCK_JUMPED, {"delta_ms": round(seconds * 1000)})
 
     def _has_room(self) -> bool:
         now = self._clock.now()

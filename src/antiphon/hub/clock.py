@@ -20,6 +20,10 @@ class Clock(Protocol):
         """The present instant."""
         ...
 
+    def drift(self) -> float:
+        """By how many seconds it was set since it was made, against a clock that nobody can set."""
+        ...
+
     async def wait(self, wake: asyncio.Event, until: Instant) -> None:
         """Return when `wake` is set or `until` may have come, whichever is first; `NEVER` waits for `wake` alone."""
         ...
@@ -27,6 +31,12 @@ class Clock(Protocol):
 
 class SystemClock:
     """The machine's clock."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def drift(self) -> float:
+        return time.time() - time.monotonic() - self._offset
 
     def now(self) -> Instant:
         return datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"

@@ -1,11 +1,13 @@
 """The hub's own channels: who is registered, and what was refused.
 
-They are channels like any other, so that nothing the hub knows is kept in a second way.
+They are channels like any other, so that nothing the hub knows is kept in a second way. One that is damaged is left
+as it is, and goes on under the next name: `system:registry`, `system:registry-2` …
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
 
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import UnknownChannel
@@ -24,6 +26,7 @@ class OwnChannel:
     def __init__(self, channel_id: str, channels: Channels, *, laws: Laws, new_id: IdSource) -> None:
         self.channel_id = channel_id
         self._channels, self._laws, self._new_id = channels, laws, new_id
+        self._current: LiveChannel | None = None
 
     async def say(self, event_type: str, data: Json) -> None:
         """Record something in the hub's name."""
@@ -32,25 +35,40 @@ class OwnChannel:
         await live.submit(lambda fold, laws, at: record(fold, draft, laws=laws, at=at, new_id=self._new_id))
 
     async def told(self) -> AsyncIterator[Envelope]:
-        """Everything that was recorded so far."""
-        try:
-            live = await self._channels.get(self.channel_id)
-        except UnknownChannel:
-            return
-        after = 0
-        while envelopes := await live.read(after):
-            for envelope in envelopes:
-                yield envelope
-            after = envelopes[-1].sequence
+        """Everything that was recorded so far and can be read."""
+        async for live in self._volumes():
+            after = 0
+            while envelopes := await live.read(after):
+                for envelope in envelopes:
+                    yield envelope
+                after = envelopes[-1].sequence
+
+    async def _volumes(self) -> AsyncIterator[LiveChannel]:
+        """The channel of each name there is, in order."""
+        for channel_id in self._names():
+            try:
+                yield await self._channels.get(channel_id)
+            except UnknownChannel:
+                return
+
+    def _names(self) -> Iterator[str]:
+        yield self.channel_id
+        for number in count(2):
+            yield f"{self.channel_id}-{number}"
 
     async def _live(self) -> LiveChannel:
-        try:
-            return await self._channels.get(self.channel_id)
-        except UnknownChannel:
-            return await self._made()
+        """The last of them, if it is sound; otherwise a new one."""
+        if self._current is None:
+            names = self._names()
+            channel_id, last = next(names), None
+            async for live in self._volumes():
+                channel_id, last = next(names), live
+            sound = last is not None and last.state.status != "quarantined"
+            self._current = last if sound else await self._made(channel_id)
+        return self._current
 
-    async def _made(self) -> LiveChannel:
-        live = self._channels.create(self.channel_id, self._laws)
+    async def _made(self, channel_id: str) -> LiveChannel:
+        live = self._channels.create(channel_id, self._laws)
         created = Created(type="system", creator=HUB, participants=[])
         await live.submit(
             lambda fold, laws, at: (

@@ -20,15 +20,23 @@ log = logging.getLogger("antiphon.hub")
 AT_ONCE = 64
 CLAIM = 30.0
 RETRY = 1.0
+JUMP = 5.0
+
+Look = Callable[[str], Awaitable[None]]
+"""Looks at one channel."""
+Jumped = Callable[[float], Awaitable[None]]
+"""Is told by how many seconds the clock was set."""
 
 
 class Timers:
     """Looks at every channel when it is due."""
 
-    def __init__(self, store: Store, clock: Clock, *, owner: str, look: Callable[[str], Awaitable[None]]) -> None:
-        self._store, self._clock, self._owner, self._look = store, clock, owner, look
+    def __init__(self, store: Store, clock: Clock, *, owner: str, look: Look, jumped: Jumped) -> None:
+        self._store, self._clock, self._owner = store, clock, owner
+        self._look, self._jumped = look, jumped
         self._wake = asyncio.Event()
         self._next: Instant = NEVER
+        self._drift = clock.drift()
 
     def armed(self, at: Instant) -> None:
         """Some channel is due at this instant."""
@@ -43,6 +51,7 @@ class Timers:
             self._wake.clear()
             if self._next == NEVER or self._next > self._clock.now():
                 await self._clock.wait(self._wake, self._next)
+                await self._watch_clock()
                 continue
             self._next = NEVER
             await self._fire()
@@ -58,6 +67,14 @@ class Timers:
             found = retry
         if found != NEVER:
             self.armed(max(found, retry) if found <= self._clock.now() else found)
+
+    async def _watch_clock(self) -> None:
+        """Tell when the clock was set. Nothing else depends on it: instants of a channel never run backwards."""
+        drift = self._clock.drift()
+        if abs(drift - self._drift) > JUMP:
+            jumped, self._drift = drift - self._drift, drift
+            log.warning("the clock was set by %.1f seconds", jumped)
+            await self._jumped(jumped)
 
     async def _fire(self) -> None:
         try:

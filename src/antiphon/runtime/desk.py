@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from antiphon.core.draft import check_draft
@@ -25,6 +26,8 @@ from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.store.protocol import Store
 
+log = logging.getLogger("antiphon.hub")
+
 Accept = Callable[[Envelope], bool | Awaitable[bool]]
 """Decides on an invitation."""
 
@@ -36,7 +39,7 @@ class Desk:
         self.store, self.clock = store, clock
         self.new_id = TimeOrderedIds()
         self.feed = Feed()
-        self.timers = Timers(store, clock, owner=self.new_id(), look=self._look)
+        self.timers = Timers(store, clock, owner=self.new_id(), look=self._look, jumped=self._clock_jumped)
         around = Surroundings(store, clock, self.new_id, self.feed, self.timers.armed)
         self.channels = Channels(around, laws_for, self._quarantined)
         own = laws_for("system", {})
@@ -89,18 +92,19 @@ class Desk:
             raise UsageError("this hub is closed; open it again")
         denial = check_draft(draft)
         if denial is not None:
-            raise await self._refusal(Denied(denial.reason, live.state.channel_id, denial.detail), draft)
+            raise await self.refusal(Denied(denial.reason, live.state.channel_id, denial.detail), draft)
         again = draft if draft.envelope_id else None
         try:
             envelope = await live.submit(
                 lambda fold, laws, at: step(fold, draft, laws=laws, at=at, new_id=self.new_id), draft.priority, again
             )
         except Denied as denied:
-            raise await self._refusal(denied, draft) from None
+            raise await self.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
 
-    async def _refusal(self, denied: Denied, draft: Envelope) -> Denied:
+    async def refusal(self, denied: Denied, draft: Envelope) -> Denied:
+        """The refusal, once it is recorded."""
         try:
             await self.audit.refused(denied, draft)
         except StoreError as error:
@@ -164,9 +168,18 @@ class Desk:
     async def _look(self, channel_id: str) -> None:
         await (await self.channels.get(channel_id)).look()
 
+    async def _clock_jumped(self, seconds: float) -> None:
+        try:
+            await self.audit.clock_jumped(seconds)
+        except StoreError as error:
+            log.warning("the jump of the clock could not be recorded: %s", error)
+
     async def _quarantined(self, error: LogCorrupt) -> None:
-        if error.channel_id != AUDIT:
-            await self.audit.quarantined(error)
+        record = self.audit.quarantined(error)
+        if error.channel_id.startswith(AUDIT):  # it is being loaded right now, and must be before it can go on
+            self.spawn(record, "quarantine")
+        else:
+            await record
 
 
 def _shut(status: str) -> Deny | None:

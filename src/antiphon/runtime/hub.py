@@ -113,11 +113,13 @@ class Hub:
     async def post(self, envelope: Envelope) -> Envelope:
         """Record a hand-built envelope. Its sender must be registered here; the hub stamps it."""
         desk, sender = self._desk, envelope.sender_id
-        if envelope.envelope_id:
-            raise Denied("forged_id", envelope.channel_id, "only the hub gives envelopes their ids")
-        if sender not in desk.acceptors:
-            raise Denied("not_a_participant", envelope.channel_id, f"{sender!r:.60} is not registered in this hub")
         live = await desk.live(envelope.channel_id)
+        if envelope.envelope_id:
+            denied = Denied("forged_id", envelope.channel_id, "only the hub gives envelopes their ids")
+            raise await desk.refusal(denied, envelope)
+        if sender not in desk.acceptors:
+            denied = Denied("not_a_participant", envelope.channel_id, f"{sender!r:.60} is not registered in this hub")
+            raise await desk.refusal(denied, envelope)
         draft = Envelope(
             "",
             envelope.channel_id,

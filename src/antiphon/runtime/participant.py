@@ -25,6 +25,11 @@ class Participant:
         self._desk, self.name, self.kind = desk, name, kind
         self._inbox = Inbox(desk, name)
 
+    @property
+    def agent_id(self) -> str:
+        """The name, as envelopes carry it in `sender_id` and `audience`."""
+        return self.name
+
     async def open(
         self,
         *,

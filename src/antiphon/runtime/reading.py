@@ -6,13 +6,16 @@ Rule 2: whatever leaves here has passed `visible_to`, unless the operator asked.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 
 from antiphon.core.envelope import Envelope, visible_to
-from antiphon.core.errors import SlowConsumer, UsageError
+from antiphon.core.errors import RulesInvalid, SlowConsumer, StoreError, UsageError
 from antiphon.hub.feed import Ears
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.desk import Desk
+
+log = logging.getLogger("antiphon.hub")
 
 
 async def follow(
@@ -34,6 +37,8 @@ async def follow(
                 continue
             if live.state.ended:
                 return
+            if live.state.status == "quarantined":
+                await desk.store.read(live.state.channel_id, after=cursor)
             await grown.wait()
 
 
@@ -64,8 +69,8 @@ class Inbox:
         await self._load()
         count = 0
         for channel_id, cursor in list(self._positions.items()):
-            live = await self._desk.live(channel_id)
-            while page := await live.read(cursor):
+            live = await self._readable(channel_id)
+            while page := await live.read(cursor) if live else ():
                 count += sum(self._wanted(envelope) for envelope in page)
                 cursor = page[-1].sequence
         return count
@@ -88,20 +93,28 @@ class Inbox:
 
     async def _page(self, ears: Ears, channel_id: str) -> AsyncIterator[Envelope]:
         """One page of one channel; the channel goes to the end of the line if there is more."""
-        live = await self._desk.live(channel_id)
-        page = await live.read(self._positions.get(channel_id, 0))
+        live = await self._readable(channel_id)
+        page = await live.read(self._positions.get(channel_id, 0)) if live else ()
         for envelope in page:
             if self._wanted(envelope):
                 yield envelope
             self._positions[channel_id] = envelope.sequence
             if envelope is page[-1] or self._wanted(envelope):
                 await self._desk.store.acknowledge(self._name, channel_id, envelope.sequence)
-        if not page:
+        if not page or live is None:
             return
         if page[-1].sequence < live.state.sequence:
             ears.grown[channel_id] = None
         elif live.state.ended:
             del self._positions[channel_id]
+
+    async def _readable(self, channel_id: str) -> LiveChannel | None:
+        """The channel; None, and a warning, if it alone cannot be used."""
+        try:
+            return await self._desk.live(channel_id)
+        except (RulesInvalid, StoreError) as error:
+            log.warning("%s cannot read channel %s: %s", self._name, channel_id, error)
+            return None
 
     def _wanted(self, envelope: Envelope) -> bool:
         return envelope.sender_id != self._name and visible_to(envelope, self._name)

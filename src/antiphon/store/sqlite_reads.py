@@ -7,8 +7,10 @@ Rule 2: damage met while reading one channel is that channel's; all others are r
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
@@ -97,8 +99,8 @@ def read_page(connection: Connection, tenant: str, asked: Stretch) -> Page:
     channel, after, limit = asked
     with damage_in(channel, after + 1):
         previous = _hash_at(connection, tenant, asked)
-    rows = _rows(connection, tenant, asked)
-    return checked_page(channel, rows, previous, after=after, limit=limit)
+    with closing(_rows(connection, tenant, asked)) as rows:
+        return checked_page(channel, rows, previous, after=after, limit=limit)
 
 
 def _hash_at(connection: Connection, tenant: str, asked: Stretch) -> bytes:
@@ -111,17 +113,21 @@ def _hash_at(connection: Connection, tenant: str, asked: Stretch) -> bytes:
         raise LogCorrupt(asked.channel, asked.after, f"the row is not of its shape: {error}") from error
 
 
-def _rows(connection: Connection, tenant: str, asked: Stretch) -> Iterator[object]:
+def _rows(connection: Connection, tenant: str, asked: Stretch) -> Generator[object, None, None]:
     channel, sequence, limit = asked
     with damage_in(channel, sequence + 1):
         cursor = connection.execute(_PAGE, (tenant, channel, sequence, limit + 1))
-    while True:
-        sequence += 1
-        with damage_in(channel, sequence):
-            row = cursor.fetchone()
-        if row is None:
-            return
-        yield row
+    try:
+        while True:
+            sequence += 1
+            with damage_in(channel, sequence):
+                row = cursor.fetchone()
+            if row is None:
+                return
+            yield row
+    finally:
+        with suppress(sqlite3.Error):
+            cursor.fetchall()  # a statement that is not at its end would hold on to what the file was
 
 
 def read_envelopes(connection: Connection, tenant: str, channel: str, *, ids: Sequence[str]) -> Mapping[str, Envelope]:

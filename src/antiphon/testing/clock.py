@@ -15,6 +15,7 @@ class ManualClock:
 
     def __init__(self, start: Instant = START) -> None:
         self._now = start
+        self._set_by = 0.0
         self._waits: list[tuple[Instant, asyncio.Event]] = []
         self._awake: set[asyncio.Task[object]] = set()
         self._moved: asyncio.Event | None = None
@@ -22,6 +23,15 @@ class ManualClock:
     def now(self) -> Instant:
         """The instant it stands at."""
         return self._now
+
+    def drift(self) -> float:
+        """By how many seconds it was set."""
+        return self._set_by
+
+    def set(self, seconds: float) -> Advance:
+        """Set it forward (or back) by so many seconds, as somebody does who corrects a wrong clock."""
+        self._set_by += seconds
+        return self.advance(seconds)
 
     async def wait(self, wake: asyncio.Event, until: Instant) -> None:
         """Return when `wake` is set, or this clock has reached `until`."""
