@@ -63,8 +63,9 @@ class OwnChannel:
             channel_id, last = next(names), None
             async for live in self._volumes():
                 channel_id, last = next(names), live
-            sound = last is not None and last.state.status != "quarantined"
-            self._current = last if sound else await self._made(channel_id)
+            if last is None or last.state.status == "quarantined":
+                last = await self._made(channel_id)
+            self._current = last
         return self._current
 
     async def _made(self, channel_id: str) -> LiveChannel:

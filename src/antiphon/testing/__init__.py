@@ -1,6 +1,8 @@
-"""Tools for testing what you build: a clock that you move, faults to inject, checks that any store must pass."""
+"""Tools for testing what you build: a clock that you move, faults to inject, checks for what you add."""
 
 from antiphon.testing.clock import ManualClock
+from antiphon.testing.digest import canonical_digest
 from antiphon.testing.faults import Faults, with_faults
+from antiphon.testing.rules import check_adapter, check_guard
 
-__all__ = ["Faults", "ManualClock", "with_faults"]
+__all__ = ["Faults", "ManualClock", "canonical_digest", "check_adapter", "check_guard", "with_faults"]

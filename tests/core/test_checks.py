@@ -1,0 +1,93 @@
+"""The public checks pass what is sound and fail what is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from antiphon import EV_TEXT, Assign, Envelope, Hub, State
+from antiphon.core.decision import Decision
+from antiphon.core.guard import ALLOW, Verdict
+from antiphon.core.rules import Expectation
+from antiphon.guards.membership import Membership, TurnOrder
+from antiphon.guards.silence import LifeSpan, Within
+from antiphon.guards.writers import Writers
+from antiphon.orchestration.adapters import Consulting, Conversation, Discussion
+from antiphon.testing import canonical_digest, check_adapter, check_guard
+
+
+@pytest.mark.parametrize("adapter", [Conversation, Consulting, Discussion])
+def test_adapters_that_ship_pass(adapter: type) -> None:
+    check_adapter(adapter)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        Membership(),
+        TurnOrder(),
+        Writers({"a": frozenset({"ann"})}),
+        LifeSpan(),
+        *(Within(Expectation(name, 5)) for name in ("acks_within", "reply_within", "max_silence", "turn_within")),
+    ],
+    ids=lambda guard: guard.name,
+)
+def test_guards_that_ship_pass(guard: Membership) -> None:
+    check_guard(guard)
+
+
+class Wandering(Discussion):
+    def decide(self, memory: object, state: State, envelope: Envelope) -> Decision:
+        return Assign(("nobody",))
+
+
+def test_an_adapter_that_names_a_stranger_fails() -> None:
+    with pytest.raises(AssertionError, match="nobody"):
+        check_adapter(Wandering)
+
+
+@dataclass
+class Living:
+    name: ClassVar[str] = "living"
+    asked: int = 0
+
+    def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
+        self.asked += 1
+        return ALLOW if self.asked % 2 else TurnOrder().judge(memory, state, draft)
+
+
+def test_a_guard_that_remembers_by_living_fails() -> None:
+    with pytest.raises(AssertionError, match="asked twice"):
+        check_guard(Living())
+
+
+@dataclass(frozen=True)
+class Odd:
+    name: ClassVar[str] = "odd"
+    memory: ClassVar[type] = set
+
+    def evolve(self, memory: set[str], envelope: Envelope) -> list[object]:
+        return [object()]
+
+
+def test_a_memory_that_is_not_plain_data_fails() -> None:
+    with pytest.raises(AssertionError, match="plain data"):
+        check_guard(Odd())
+
+
+async def told(*lines: str) -> str:
+    async with Hub.open("memory:") as hub:
+        ann, _ = await hub.register("ann"), await hub.register("ben")
+        channel = await ann.open(type="conversation", target="ben")
+        for line in lines:
+            await channel.send(line)
+        log = await hub.log(channel.channel_id)
+        assert any(envelope.event_type == EV_TEXT for envelope in log)
+        return canonical_digest(log)
+
+
+async def test_the_same_story_has_the_same_digest() -> None:
+    assert await told("one", "two") == await told("one", "two")
+    assert await told("one", "two") != await told("two", "one")
