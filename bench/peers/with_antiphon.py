@@ -1,32 +1,127 @@
-import asyncio, sys, time, json, tempfile
+"""Antiphon's worker.
+
+- `memory`: nothing is kept.
+- `synced`: SQLite as `Hub.open("sqlite:///…")` opens it: write-ahead log, synchronous FULL. `send` returns after the
+  sync. An acknowledgement is recorded with one of the next commits; the clock stops when the last one is committed.
+- `unsynced`: the same file with synchronous NORMAL, which survives a killed process and not a power failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
-from antiphon import Hub
-TEXT="x"*200
-async def main(kind,n,folder):
-    url = "memory:" if kind=="memory" else f"sqlite:///{folder/'a.db'}"
-    async with Hub.open(url) as hub:
-        alice=await hub.register("alice"); bob=await hub.register("bob")
-        ch=await alice.open(type="conversation",target="bob")
-        got=0; all_=asyncio.Event()
-        async def hear():
-            nonlocal got
-            async for e in bob.inbox():
-                if e.event_type!="ag2.msg.text": continue
-                got+=1
-                if got==n: all_.set()
-        t=asyncio.create_task(hear())
-        await asyncio.sleep(0.1)
-        w,c=time.perf_counter(),time.process_time()
-        for _ in range(n): last=await ch.send(TEXT)
-        p=time.perf_counter()
-        await all_.wait()
+
+from antiphon import EV_TEXT, Channel, Envelope, Hub, Participant
+from antiphon.store.sqlite import SqliteStore
+from bench.peers.stopwatch import NOT_COUNTED, Asked, Heard, Stopwatch, asked, size_of
+
+TEXT, SHORT_TEXT = "x" * 200, "x" * 100
+TOGETHER = 100
+
+
+async def opened(store: str, folder: Path) -> Hub:
+    path = folder / "hub.db"
+    match store:
+        case "memory":
+            return await Hub.open("memory:")
+        case "synced":
+            return await Hub.open(f"sqlite:///{path}")
+        case _:
+            return await Hub.over(await SqliteStore.open(path, synchronous="NORMAL"))
+
+
+async def pair(hub: Hub) -> tuple[Participant, Participant, Channel]:
+    alice, bob = await hub.register("alice"), await hub.register("bob")
+    return alice, bob, await alice.open(type="conversation", target="bob")
+
+
+async def texts(participant: Participant) -> AsyncIterator[Envelope]:
+    """What was said to a participant, from its inbox. Going on to the next acknowledges the last."""
+    async for envelope in participant.inbox():
+        if envelope.event_type == EV_TEXT:
+            yield envelope
+
+
+async def acknowledged(participant: Participant) -> None:
+    """Wait until everything is acknowledged, and the store has written it down."""
+    while await participant.pending():  # noqa: ASYNC110  # it is done after one or two rounds
+        await asyncio.sleep(0.001)
+
+
+async def conversation(want: Asked) -> None:
+    """One sends, the other reads its inbox at the same time, until all is acknowledged."""
+    hub = await opened(want.store, want.folder)
+    _, bob, channel = await pair(hub)
+    heard = Heard()
+
+    async def hear() -> None:
+        async for _ in texts(bob):
+            heard.one()
+
+    hearing = asyncio.create_task(hear())
+    await channel.send(NOT_COUNTED)
+    await heard.reach(1)
+    watch = Stopwatch()
+    for _ in range(want.count):
+        await channel.send(TEXT)
         await asyncio.sleep(0)
-        while await bob.pending(): await asyncio.sleep(0)
-        print(kind,json.dumps({"done":n,"wall":time.perf_counter()-w,"cpu":time.process_time()-c, "posted":p-w}))
-        t.cancel()
-with tempfile.TemporaryDirectory() as d:
-    if len(sys.argv)>3:
-        import cProfile,pstats
-        pr=cProfile.Profile(); pr.enable(); asyncio.run(main(sys.argv[1],int(sys.argv[2]),Path(d))); pr.disable()
-        pstats.Stats(pr).sort_stats("tottime").print_stats(35)
-    else: asyncio.run(main(sys.argv[1],int(sys.argv[2]),Path(d)))
+    await heard.reach(1 + want.count)
+    await acknowledged(bob)
+    watch.stop()
+    hearing.cancel()
+    await hub.close()
+    watch.tell(want.count)
+
+
+async def exchange(want: Asked) -> None:
+    """Question and answer in turns, both delivered and acknowledged: so many messages in all."""
+    hub = await opened(want.store, want.folder)
+    alice, bob, asking = await pair(hub)
+    answering = await bob.channel(asking.channel_id)
+
+    async def answer() -> None:
+        async for question in texts(bob):
+            await answering.send(SHORT_TEXT, causation_id=question.envelope_id)
+
+    answers = asyncio.create_task(answer())
+    received = texts(alice)
+    watch = Stopwatch()
+    for _ in range(want.count // 2):
+        await asking.send(SHORT_TEXT)
+        await anext(received)
+    watch.stop()
+    answers.cancel()
+    await hub.close()
+    watch.tell(want.count, stored=size_of(want.folder))
+
+
+async def fill(want: Asked) -> None:
+    """One open conversation of so many texts, said through the hub."""
+    hub = await opened(want.store, want.folder)
+    _, _, channel = await pair(hub)
+    watch = Stopwatch()
+    for left in range(want.count, 0, -TOGETHER):
+        await asyncio.gather(*(channel.send(TEXT) for _ in range(min(left, TOGETHER))))
+    watch.stop()
+    await hub.close()
+    watch.tell(want.count)
+
+
+async def reopen(want: Asked) -> None:
+    """Open the hub and load the conversation, so that one could go on with it."""
+    watch = Stopwatch()
+    hub = await opened(want.store, want.folder)
+    alice = await hub.register("alice")
+    (row,) = await hub.channels()
+    turns = (await alice.channel(row.channel_id)).state.turn_count
+    watch.stop()
+    await hub.close()
+    assert turns == want.count
+    watch.tell(1)
+
+
+WORKS = {"conversation": conversation, "exchange": exchange, "fill": fill, "reopen": reopen}
+
+if __name__ == "__main__":
+    asyncio.run(WORKS[asked().work](asked()))

@@ -159,9 +159,7 @@ def test_only_what_is_used_is_loaded(town: Town) -> None:
     assert len(lines) == 5
 
 
-def test_a_terminal_that_knows_only_ascii_is_written_to(town: Town) -> None:
-    done = typed("demo", "--help", PYTHONIOENCODING="ascii")
+def test_an_encoding_without_some_character_still_shows_the_rest() -> None:
+    done = typed("log", "--help", PYTHONIOENCODING="iso8859-1")
     assert done.returncode == 0
-    done = typed("log", "x", "--help", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0
-    assert r"\u2026" in done.stdout
+    assert r"antiphon log 0199d0a7-\u2026" in done.stdout

@@ -172,9 +172,7 @@ def test_the_story_names_what_was_acknowledged(told: Shown) -> None:
 
 def test_the_log_is_shown(told: Shown) -> None:
     table = told.done.stdout.partition("4  What the log says\n")[2].partition("\n\n")[0]
-    assert re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<------- time ------>", table) + "\n" == GOLDEN.read_text(
-        "utf-8"
-    )
+    assert re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<------ time ------>", table) + "\n" == GOLDEN.read_text("utf-8")
 
 
 def test_lines_fit_a_terminal(told: Shown) -> None:

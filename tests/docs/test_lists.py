@@ -17,7 +17,7 @@ ADR_LINES = 60
 
 
 def code_in(page: Path) -> str:
-    return "\n".join(re.findall(r"`[^`\n]+`", text_of(page)))
+    return "\n".join(re.findall(r"`+([^`]+)`+", text_of(page)))
 
 
 def missing(names: Iterator[str] | list[str], page: str) -> list[str]:

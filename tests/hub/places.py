@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -93,6 +94,13 @@ async def team(*names: str, store: MemoryStore | None = None, clock: ManualClock
         yield here
     finally:
         await hub.close()
+
+
+async def watched(clock: ManualClock) -> None:
+    """Return once the hub has looked at what is due and waits for this clock."""
+    async with asyncio.timeout(10):
+        while not clock._waits:
+            await asyncio.sleep(0)
 
 
 async def fold_of(hub: Hub, channel_id: str) -> Fold:

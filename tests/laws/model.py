@@ -113,6 +113,8 @@ class Room:
 
     def unread(self, name: str) -> list[int]:
         """The sequences of what is addressed to somebody and not acknowledged."""
+        if name not in self.people:
+            return []
         behind = enumerate(self.log[self.read.get(name, 0) :], self.read.get(name, 0) + 1)
         return [place for place, said in behind if said.seen_by(name) and said.sender != name]
 

@@ -12,7 +12,7 @@ from antiphon.core.events import Created, event_of
 from antiphon.core.laws import Fold, Laws
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.testing import ManualClock
-from tests.hub.places import Place, Team
+from tests.hub.places import Place, Team, watched
 from tests.laws.strategies import KINDS, Act, Custom, End, Open, Pack, Pass, Say, Write
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ class Player:
     async def open_hub(self) -> None:
         self._here = Team(await self.place.hub(self.clock), self.clock)
         await self.here.join(**KINDS)
+        await watched(self.clock)
 
     async def close_hub(self) -> None:
         if self._here is not None:

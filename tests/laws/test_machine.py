@@ -28,6 +28,9 @@ T = TypeVar("T")
 DEPTH = settings(max_examples=500 if PROOF else 50, stateful_step_count=50)
 SHALLOW = settings(max_examples=50 if PROOF else 5, stateful_step_count=50)
 
+PATIENCE = 2
+"""Seconds until an inbox that owes something and gives nothing is a finding. Nothing here waits for them."""
+
 contents = st.dictionaries(keys, json_values, max_size=2)
 
 
@@ -260,7 +263,8 @@ class HubAndModel(RuleBasedStateMachine):
 
     async def _taken(self, who: str, count: int) -> list[Envelope]:
         inbox = self.player.here[who].inbox()
-        taken = [await anext(inbox) for _ in range(count)]
+        async with asyncio.timeout(PATIENCE):  # a failure that shows, where there would be none
+            taken = [await anext(inbox) for _ in range(count)]
         await inbox.aclose()  # type: ignore[attr-defined]  # an async generator
         return taken
 

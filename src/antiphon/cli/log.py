@@ -34,7 +34,9 @@ Pause = Callable[[], Awaitable[None]]
 @store_option
 @tenant_option
 @click.option("--follow", "-f", is_flag=True, help="Go on as the channel grows, until it ends or you press Ctrl-C.")
-@click.option("--audit", is_flag=True, help="Bookkeeping too, with the cause, audience and event type of each envelope.")
+@click.option(
+    "--audit", is_flag=True, help="Bookkeeping too, with the cause, audience and event type of each envelope."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: the envelopes as they are recorded.")
 def command(*, channel: str, store: str, tenant: str, follow: bool, audit: bool, as_json: bool) -> None:
     """Show what happened in CHANNEL: sequence, time (UTC), who, and what.

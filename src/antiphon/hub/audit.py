@@ -19,13 +19,13 @@ class Audit:
 
     def __init__(self, channel: OwnChannel, clock: Clock) -> None:
         self._channel, self._clock = channel, clock
-        self._room = float(BURST)
+        self._allowance = float(BURST)
         self._since: Instant = NEVER
         self._left_out = 0
 
     async def refused(self, denied: Denied, draft: Envelope) -> None:
         """Record that a draft was refused; never its content."""
-        if not self._has_room():
+        if not self._may_record():
             self._left_out += 1
             return
         data: Json = {
@@ -47,15 +47,15 @@ class Audit:
         """Record that the clock was set."""
         await self._channel.say(EV_CLOCK_JUMPED, {"delta_ms": round(seconds * 1000)})
 
-    def _has_room(self) -> bool:
+    def _may_record(self) -> bool:
         now = self._clock.now()
         if self._since:
             earned = max(0.0, seconds_between(self._since, now)) * PER_SECOND
-            self._room = min(float(BURST), self._room + earned)
+            self._allowance = min(float(BURST), self._allowance + earned)
         self._since = now
-        if self._room < 1:
+        if self._allowance < 1:
             return False
-        self._room -= 1
+        self._allowance -= 1
         return True
 
 

@@ -40,7 +40,7 @@ class Channels:
         self._around, self._lawbook, self._quarantined = around, lawbook, quarantined
         self._live: WeakValueDictionary[str, LiveChannel] = WeakValueDictionary()
         self._kept: OrderedDict[str, LiveChannel] = OrderedDict()
-        self._room = TIDY_EVERY
+        self._limit = TIDY_EVERY
         self._loading: dict[str, asyncio.Future[LiveChannel]] = {}
 
     async def get(self, channel_id: str) -> LiveChannel:
@@ -65,7 +65,7 @@ class Channels:
         self._live[channel_id] = live
         self._kept[channel_id] = live
         self._kept.move_to_end(channel_id)
-        if len(self._kept) > self._room:
+        if len(self._kept) > self._limit:
             self._tidy()
         return live
 
@@ -75,7 +75,7 @@ class Channels:
             del self._kept[channel_id]
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        self._room = len(self._kept) + TIDY_EVERY
+        self._limit = len(self._kept) + TIDY_EVERY
 
     async def _load_once(self, channel_id: str) -> LiveChannel:
         loading = self._loading.get(channel_id)

@@ -22,17 +22,24 @@ async def follow(
     desk: Desk, live: LiveChannel, *, reader: str | None, after: int, max_lag: int | None
 ) -> AsyncIterator[Envelope]:
     """Everything behind `after` that the reader may see, then what comes, until the channel or the hub ends."""
-    cursor = after
+    cursor, known = after, live.state.sequence
+    async for envelope in _grown(desk, live, after):
+        head = live.state.sequence
+        if max_lag is not None and head - max(cursor, known) > max_lag:
+            raise SlowConsumer(live.state.channel_id, cursor, head - cursor)
+        cursor = envelope.sequence
+        if reader is None or visible_to(envelope, reader):
+            yield envelope
+
+
+async def _grown(desk: Desk, live: LiveChannel, cursor: int) -> AsyncIterator[Envelope]:
+    """Every envelope behind the cursor, as the channel grows. What cannot be trusted raises `LogCorrupt`."""
     with desk.feed.watching(live.state.channel_id) as grown:
-        caught_up = live.state.sequence
         while not desk.closing.is_set():
             grown.clear()
             for envelope in await live.read(cursor):
-                if max_lag is not None and live.state.sequence - max(cursor, caught_up) > max_lag:
-                    raise SlowConsumer(live.state.channel_id, cursor, live.state.sequence - cursor)
+                yield envelope
                 cursor = envelope.sequence
-                if reader is None or visible_to(envelope, reader):
-                    yield envelope
             if cursor < live.state.sequence:
                 continue
             if live.state.ended:

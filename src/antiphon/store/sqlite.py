@@ -69,6 +69,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     def __init__(self, database: Database, tenant: str, clock: Now, *, ownership: Ownership | None) -> None:
         self.tenant = tenant
+        self.path = database.path
         self._database = database
         self._clock = clock
         self._ownership = ownership
@@ -215,7 +216,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def _read(self, job: Job[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._closed or self._reader is None:
-            raise StoreRefused(f"{self._database.path} is closed")
+            raise StoreRefused(f"{self.path} is closed")
         return await self._reader.run(lambda connection: job(connection, self.tenant, *args, **kwargs))
 
     async def _write(self, job: Job[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -223,9 +224,9 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     def _writing(self) -> Writer:
         if self._closed:
-            raise StoreRefused(f"{self._database.path} is closed")
+            raise StoreRefused(f"{self.path} is closed")
         if self._writer is None:
-            raise StoreRefused(f"{self._database.path} is open to read only; let its hub write")
+            raise StoreRefused(f"{self.path} is open to read only; let its hub write")
         return self._writer
 
 

@@ -99,8 +99,13 @@ def read_page(connection: Connection, tenant: str, asked: Stretch) -> Page:
     channel, after, limit = asked
     with damage_in(channel, after + 1):
         previous = _hash_at(connection, tenant, asked)
-    with closing(_rows(connection, tenant, asked)) as rows:
-        return checked_page(channel, rows, previous, after=after, limit=limit)
+    rows, damage = _rows(connection, tenant, asked)
+    page = checked_page(channel, rows, previous, after=after, limit=limit)
+    if damage is None or page.more:
+        return page
+    if not page.envelopes:
+        raise damage
+    return Page(page.envelopes, more=True)
 
 
 def _hash_at(connection: Connection, tenant: str, asked: Stretch) -> bytes:
@@ -113,21 +118,21 @@ def _hash_at(connection: Connection, tenant: str, asked: Stretch) -> bytes:
         raise LogCorrupt(asked.channel, asked.after, f"the row is not of its shape: {error}") from error
 
 
-def _rows(connection: Connection, tenant: str, asked: Stretch) -> Generator[object, None, None]:
-    channel, sequence, limit = asked
-    with damage_in(channel, sequence + 1):
-        cursor = connection.execute(_PAGE, (tenant, channel, sequence, limit + 1))
+def _rows(connection: Connection, tenant: str, asked: Stretch) -> tuple[list[object], LogCorrupt | None]:
+    """One row more than asked for, if there is one, as far as they can be read."""
+    channel, after, limit = asked
+    rows: list[object] = []
+    with damage_in(channel, after + 1):
+        cursor = connection.execute(_PAGE, (tenant, channel, after, limit + 1))
     try:
-        while True:
-            sequence += 1
-            with damage_in(channel, sequence):
-                row = cursor.fetchone()
-            if row is None:
-                return
-            yield row
+        with damage_in(channel, after + 1):
+            while (row := cursor.fetchone()) is not None:
+                rows.append(row)
+    except LogCorrupt as error:
+        return rows, LogCorrupt(channel, after + len(rows) + 1, error.why)
     finally:
-        with suppress(sqlite3.Error):
-            cursor.fetchall()  # a statement that is not at its end would hold on to what the file was
+        del cursor  # whoever keeps an error keeps this frame, and a cursor in it would keep the log from shrinking
+    return rows, None
 
 
 def read_envelopes(connection: Connection, tenant: str, channel: str, *, ids: Sequence[str]) -> Mapping[str, Envelope]:

@@ -76,7 +76,7 @@ class Database(msgspec.Struct, frozen=True):
     def _prepare(self, connection: Connection, *, read_only: bool) -> None:
         connection.execute(_PATIENCE)
         version = self._version(connection)
-        newest = len(_migrations())
+        newest = len(migrations())
         if version > newest:
             raise StoreRefused(
                 f"{self.path} was written by a newer version (its shape is {version}, the newest known here is"
@@ -120,7 +120,7 @@ class Database(msgspec.Struct, frozen=True):
 
 
 def _migrate(connection: Connection, version: int) -> None:
-    for number, statements in enumerate(_migrations(), 1):
+    for number, statements in enumerate(migrations(), 1):
         if number <= version:
             continue
         connection.execute("BEGIN IMMEDIATE")
@@ -131,7 +131,8 @@ def _migrate(connection: Connection, version: int) -> None:
 
 
 @cache
-def _migrations() -> tuple[tuple[str, ...], ...]:
+def migrations() -> tuple[tuple[str, ...], ...]:
+    """The statements of every migration; the first brings a database to shape 1, and so on."""
     found = sorted(
         (file for file in files("antiphon.store").joinpath("migrations").iterdir() if file.name.endswith(".sql")),
         key=lambda file: file.name,

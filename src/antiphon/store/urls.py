@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from antiphon.core.errors import BadUrl, StoreRefused
-from antiphon.store.memory import MemoryStore
 from antiphon.store.now import SystemNow
 from antiphon.store.protocol import Now, Store
-from antiphon.store.sqlite import SqliteStore
 
 KINDS = 'a store is "memory:", "sqlite:///relative/path.db" or "sqlite:////absolute/path.db"'
 
@@ -16,6 +14,8 @@ _SQLITE = "sqlite:///"
 async def open_store(url: str, *, tenant: str = "default", clock: Now | None = None, read_only: bool = False) -> Store:
     """Open the store that a URL names."""
     if url == "memory:":
+        from antiphon.store.memory import MemoryStore
+
         return MemoryStore(tenant, clock)
     if url.startswith(("postgresql:", "postgres:")):
         raise StoreRefused(f"this version has no PostgreSQL store; {KINDS}")
@@ -26,4 +26,6 @@ async def open_store(url: str, *, tenant: str = "default", clock: Now | None = N
         raise BadUrl(f"{url!r} names no file; {KINDS}")
     if any(mark in path for mark in "\0?#"):
         raise BadUrl(f"{url!r} has more than a path in it; options, fragments and NUL characters mean nothing here")
+    from antiphon.store.sqlite import SqliteStore
+
     return await SqliteStore.open(path, tenant=tenant, clock=clock or SystemNow(), read_only=read_only)

@@ -16,7 +16,7 @@ from antiphon.cli.demo import beats
 from antiphon.cli.demo.narration import Narrator
 from antiphon.cli.demo.play import TENANT, DemoFailed, Play, Tell
 from antiphon.cli.log import View, show
-from antiphon.cli.options import SQLITE, VARIABLE
+from antiphon.cli.options import SQLITE, VARIABLE, reading
 from antiphon.cli.output import Cell, Output, output, write_json
 from antiphon.store.verify import verify_store
 
@@ -69,7 +69,8 @@ async def _as_story(url: str, path: Path, out: Output, *, pace: float) -> None:
 
 
 async def _verify(url: str, tell: Tell) -> None:
-    report = await verify_store(url)
+    async with reading(url, TENANT) as store:
+        report = await verify_store(store)
     tell(beats.Verified(report.channels, report.envelopes, len(report.problems)))
     if report.problems:
         raise DemoFailed("the log does not fit its hash chain: this must not happen; please report it")

@@ -1,0 +1,169 @@
+"""Beside peers: the same work done by Antiphon, AG2 and LangGraph in one interleaved run.
+
+Three works. What each contender does for it, and what it syncs, is told in full at the head of its worker
+(`with_antiphon`, `with_ag2`, `with_langgraph`); setting up, importing and closing are outside the clock for everybody.
+
+1. Conversation: texts of 200 characters, posted one after the other by one participant, delivered to the other while
+   posting goes on, acknowledged. The sender lets others run after each post, so that delivery is live, not a batch at
+   the end. Ours is synced SQLite; it is held against AG2's SQLite store, which syncs as well, and against its disk
+   store, which does not. Ours without syncs is held against that store too: both then survive a killed process only.
+2. Reopening: from an open conversation on disk to its state in memory, in a new process. AG2 loads every channel when
+   it opens, ours the one that is asked for, so ours has to ask for it inside the clock.
+3. Exchange: a message of 100 characters and an answer of 100 characters, in turns, 1,000 messages in all. Ours are
+   delivered through two inboxes and acknowledged; LangGraph's are stored as the state of one thread. All sync.
+
+Where a peer's cost grows with the length of the log, its count is capped, and the table names the count: what it
+costs at the full count is more. All files are in the system's folder for temporary files; where that is a RAM disk,
+a sync costs nobody anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from bench.figures import Figure
+from bench.peers.contest import Entry, Match, Result, contest
+from bench.peers.installing import ABSENT, peers_python, versions
+
+MEMORY, SYNCED, UNSYNCED = "Antiphon, memory", "Antiphon, SQLite, synced", "Antiphon, SQLite, not synced"
+MOST_ON_AG2_SQLITE = 2_000
+NAMES = {"ag2": "AG2", "langgraph": "LangGraph", "langgraph-checkpoint-sqlite": "its SQLite saver"}
+
+
+def conversations(count: int) -> Iterator[Match]:
+    """Three matches over so many texts."""
+
+    def by(worker: str, store: str, most: int = count) -> Entry:
+        return Entry(worker, store, "conversation", min(count, most))
+
+    on_sqlite = by("ag2", "sqlite", MOST_ON_AG2_SQLITE)
+    sqlite = "AG2, SQLite, synced" + (f", only {on_sqlite.count:,}" if on_sqlite.count < count else "")
+    disk = ("AG2, disk, not synced", by("ag2", "disk"))
+    title = f"conversation of {count:,}"
+    yield Match(
+        f"{title}, in memory", "message", ((MEMORY, by("antiphon", "memory")), ("AG2, memory", by("ag2", "memory")))
+    )
+    yield Match(f"{title}, synced", "message", ((SYNCED, by("antiphon", "synced")), (sqlite, on_sqlite), disk))
+    yield Match(f"{title}, not synced", "message", ((UNSYNCED, by("antiphon", "unsynced")), disk))
+
+
+def reopening(count: int) -> Match:
+    """From disk to memory."""
+    return Match(
+        f"reopening a conversation of {count:,}",
+        "opening",
+        (
+            (SYNCED, Entry("antiphon", "synced", "reopen", count)),
+            ("AG2, disk", Entry("ag2", "disk", "reopen", count)),
+        ),
+    )
+
+
+def exchange(count: int) -> Match:
+    """Questions and answers."""
+
+    def langgraph(how: str) -> Entry:
+        return Entry("langgraph", how, "exchange", count)
+
+    return Match(
+        f"exchange of {count:,}",
+        "message",
+        (
+            (SYNCED, Entry("antiphon", "synced", "exchange", count)),
+            ("LangGraph, durability sync", langgraph("sync")),
+            ("LangGraph, durability exit", langgraph("exit")),
+            ("LangGraph, delta channel (beta)", langgraph("delta")),
+        ),
+    )
+
+
+MATCHES = (
+    *conversations(1_000),
+    *conversations(10_000),
+    *map(reopening, (1_000, 10_000, 100_000)),
+    exchange(1_000),
+)
+
+
+def section() -> str:
+    """The comparison as Markdown, or the sentence that says why there is none."""
+    python = peers_python()
+    if python is None:
+        return ABSENT
+    results = _results(python)
+    rows = [row for match in MATCHES for row in _rows(match, results)]
+    return "\n".join(
+        [
+            f"Measured: {_named(versions(python))}. CPU and wall time are for one unit of the work (a message, an"
+            " opening), the median of as many turns as the last column says. Ratios are ours : theirs; above 1 it is"
+            " ours that is cheaper. What is synced, and how the peers are configured: `bench/peers`.",
+            "",
+            "| work | who | CPU | wall | CPU, ours : theirs | wall, ours : theirs | stored | turns |",
+            "|---|---|---|---|---|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def figures() -> list[Figure]:
+    """The same as ratios only; none without the peers."""
+    python = peers_python()
+    if python is None:
+        print(ABSENT)
+        return []
+    return [figure for match in MATCHES for figure in _figures(match, _results(python))]
+
+
+@cache
+def _results(python: Path) -> dict[Entry, Result]:
+    return contest(MATCHES, python)
+
+
+def _rows(match: Match, results: dict[Entry, Result]) -> Iterator[str]:
+    ours = results.get(match.entries[0][1])
+    for name, entry in match.entries:
+        found = results.get(entry)
+        if found is None:
+            yield f"| {match.title} | {name} | did not finish | | | | | 0 |"
+            continue
+        cells = [match.title, name, _time(found.cpu), _time(found.wall)]
+        is_ours = found is ours or ours is None
+        cells += ["", ""] if is_ours else [f"1 : {found.cpu / ours.cpu:.3g}", f"1 : {found.wall / ours.wall:.3g}"]
+        cells += [_bytes(found.stored), str(found.turns)]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _figures(match: Match, results: dict[Entry, Result]) -> Iterator[Figure]:
+    ours = results.get(match.entries[0][1])
+    for name, entry in match.entries[1:]:
+        found = results.get(entry)
+        if ours is None or found is None:
+            continue
+        note = (
+            f"wall {found.wall / ours.wall:.3g} ×; CPU of a{_n(match.unit)} {match.unit}: {_time(found.cpu)}"
+            f" against {_time(ours.cpu)}"
+        )
+        if found.stored:
+            note += f"; stored {_bytes(found.stored)} against {_bytes(ours.stored)}"
+        yield Figure(f"{match.title}: {name}", found.cpu / ours.cpu, "× our CPU", note=note)
+
+
+def _named(found: dict[str, str]) -> str:
+    return ", ".join(f"{name} {found[package]}" for package, name in NAMES.items())
+
+
+def _n(unit: str) -> str:
+    return "n" if unit[0] in "aeiou" else ""
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:.3g} MB" if count else ""

@@ -1,0 +1,5 @@
+"""The comparison alone: `python -m bench.peers`."""
+
+from bench.peers import section
+
+print(section())

@@ -1,0 +1,67 @@
+"""Whether every log is what was written: sequences 1 … head, each record readable, each tied to the one before.
+
+It goes through the protocol alone, so it can be run on any store, also on one that a hub is using. What it cannot
+see is a log that lost its end and its hashes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from antiphon.core.errors import LogCorrupt
+from antiphon.store.protocol import Store
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """The first sequence of a channel that cannot be trusted, and why."""
+
+    channel_id: str
+    sequence: int
+    why: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """How much was read, and what was wrong with it."""
+
+    channels: int
+    envelopes: int
+    problems: list[Problem]
+
+
+async def verify_store(store: Store) -> Report:
+    """Read every log of the store's tenant from its beginning."""
+    channels = envelopes = 0
+    problems: list[Problem] = []
+    async for channel_id in channel_ids(store):
+        good, problem = await verify_channel(store, channel_id)
+        channels += 1
+        envelopes += good
+        if problem is not None:
+            problems.append(problem)
+    return Report(channels, envelopes, problems)
+
+
+async def verify_channel(store: Store, channel_id: str) -> tuple[int, Problem | None]:
+    """How many envelopes of one channel are good, and what is wrong with the next."""
+    good, more = 0, True
+    try:
+        while more:
+            page = await store.read(channel_id, after=good)
+            good, more = good + len(page.envelopes), page.more
+        head = await store.head(channel_id)
+    except LogCorrupt as error:
+        return good, Problem(channel_id, error.sequence, error.why)
+    if head < good:
+        return good, Problem(channel_id, head + 1, f"the head is {head}, but {good} envelopes were read")
+    return good, None
+
+
+async def channel_ids(store: Store) -> AsyncIterator[str]:
+    """The ids of all channels, in order."""
+    after = ""
+    while rows := await store.channels(after=after, limit=1000):
+        for row in rows:
+            yield row.channel_id
+        after = rows[-1].channel_id

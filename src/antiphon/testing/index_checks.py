@@ -1,0 +1,102 @@
+"""What every store's index and leases must do: the promises G9 and G10 of `store.protocol`, a check for each."""
+
+from __future__ import annotations
+
+from antiphon.core.events import EV_CHANNEL_CLOSED, Closed
+from antiphon.core.instants import NEVER
+from antiphon.store.protocol import Position, Snapshot, Store
+from antiphon.testing.envelopes import AT, LATER, OpenStore, hold, new_id, opened, opening, said, told
+
+
+async def check_leases(open_store: OpenStore) -> None:
+    """G9: one holder at a time, and an epoch that grows with every change of owner."""
+    async with opened(open_store) as store:
+        name = new_id()
+        first = await store.lease(name, "a", 3600)
+        hold(first is not None, "G9: a free lease is given")
+        hold(await store.lease(name, "b", 3600) is None, "G9: a held lease is given to nobody else")
+        renewed = await store.lease(name, "a", 3600)
+        hold(
+            first is not None and renewed is not None and renewed.epoch == first.epoch,
+            "G9: renewing a lease does not change its epoch",
+        )
+        if first is not None:
+            await store.release(first)
+        second = await store.lease(name, "b", 0)
+        hold(
+            first is not None and second is not None and second.epoch > first.epoch,
+            "G9: a new owner has a higher epoch",
+        )
+        if first is not None:
+            await store.release(first)
+        third = await store.lease(name, "a", 3600)
+        hold(
+            third is not None and second is not None and third.epoch > second.epoch,
+            "G9: a lease that ran out is given to the next owner, with a higher epoch",
+        )
+
+
+async def check_due(open_store: OpenStore) -> None:
+    """G9: a channel that is due is given to one owner, until it is settled by another due time."""
+    async with opened(open_store) as store:
+        channel = new_id()
+        early = "1990-01-01T00:00:00.000000Z"
+        await store.append(channel, said(channel, 1), expected=0, due=early)
+        hold(NEVER < await store.next_due() <= early, "G9: the earliest due time is known")
+        taken = await store.take_due("a", now=early, limit=1000, ttl=3600)
+        hold(channel in [due.channel_id for due in taken], "G9: a channel that is due is given")
+        again = await store.take_due("b", now=AT, limit=1000, ttl=3600)
+        hold(channel not in [due.channel_id for due in again], "G9: and is given to one owner only")
+        await store.mark(channel, due=LATER)
+        again = await store.take_due("b", now=AT, limit=1000, ttl=3600)
+        hold(channel not in [due.channel_id for due in again], "G9: a channel is not given before it is due")
+        again = await store.take_due("b", now=LATER, limit=1000, ttl=3600)
+        hold(channel in [due.channel_id for due in again], "G9: a new due time is a new claim")
+        await store.mark(channel, due=NEVER)
+        row = await store.row(channel)
+        hold(row is not None and row.due == NEVER, "G9: a channel may be due never")
+
+
+async def check_index(open_store: OpenStore) -> None:
+    """G10: the listing follows from the logs, positions from acknowledgements, and rebuilding changes nothing."""
+    async with opened(open_store) as store:
+        channel, alice, bob = new_id(), new_id(), new_id()
+        await store.append(channel, opening(channel, alice, bob), expected=0, due=LATER)
+        row = await store.row(channel)
+        hold(row is not None and row.status == "active", "G10: the row follows the log")
+        hold(row is not None and row.participants == [alice, bob], "G10: the row names who takes part, in order")
+        await store.acknowledge(alice, channel, 2)
+        await store.acknowledge(alice, channel, 1)
+        await store.acknowledge(bob, channel, 99)
+        hold(await store.positions(alice) == [Position(channel, 2)], "G10: a position only moves forward")
+        hold(await store.positions(bob) == [Position(channel, 2)], "G10: a position never leads")
+        listed = await store.channels(participant=alice)
+        hold([each.channel_id for each in listed] == [channel], "G10: channels are listed by participant")
+        await _rebuilt(store, channel, alice, bob)
+        closing = told(channel, 3, EV_CHANNEL_CLOSED, event=Closed("done", alice))
+        await store.append(channel, [closing], expected=2)
+        row = await store.row(channel)
+        hold(row is not None and row.close_reason == "done", "G10: the row tells why a channel ended")
+        hold(row is not None and row.due == NEVER, "G10: a closed channel is never due")
+        await store.acknowledge(alice, channel, 3)
+        hold(await store.positions(alice) == [], "G10: an ended channel that was read to its end is done")
+        hold(await store.positions(bob) == [Position(channel, 2)], "G10: one that was not read is not done")
+        await _rebuilt(store, channel, alice, bob)
+
+
+async def _rebuilt(store: Store, channel: str, *members: str) -> None:
+    before = [await store.row(channel), *[await store.positions(member) for member in members]]
+    await store.rebuild()
+    after = [await store.row(channel), *[await store.positions(member) for member in members]]
+    hold(before == after, "G10: rebuilding the index changes nothing")
+
+
+async def check_snapshots(open_store: OpenStore) -> None:
+    """G10: a snapshot comes back as it was put, and the last one counts."""
+    async with opened(open_store) as store:
+        channel = new_id()
+        await store.append(channel, said(channel, 1), expected=0)
+        hold(await store.get_snapshot(channel) is None, "G10: a channel has no snapshot by itself")
+        for snapshot in (Snapshot(1, "a", b"\x00\xff"), Snapshot(1, "b", b"")):
+            await store.put_snapshot(channel, snapshot)
+            hold(await store.get_snapshot(channel) == snapshot, "G10: a snapshot comes back as it was put")
