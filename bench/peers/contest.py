@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.peers.installing import ROOT
 
 ROUNDS = 3
-PATIENCE = 8.0
+PATIENCE = 6.0
 LONGEST = 90.0
 QUIET = {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
 

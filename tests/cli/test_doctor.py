@@ -90,13 +90,13 @@ def test_versions(finding: Finding, level: str) -> None:
 @pytest.mark.parametrize(
     ("free", "level"), [(2 * GIB, "ok"), (GIB - 1, "warning"), (100 << 20, "warning"), (1 << 20, "problem")]
 )
-def test_room(free: int, level: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_space(free: int, level: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(3 * GIB, 0, free))
-    assert checkup.room(tmp_path).level == level
+    assert checkup.space(tmp_path).level == level
 
 
 def test_a_directory_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
-    assert checkup.room(tmp_path / "nowhere").level == "problem"
+    assert checkup.space(tmp_path / "nowhere").level == "problem"
     assert checkup.durability(tmp_path / "nowhere" / "scratch.db").level == "problem"
     assert checkup.syncing(tmp_path / "nowhere" / "scratch.bin").level == "problem"
 

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,15 @@ def test_ids_are_never_folded(columns: int, town: Town) -> None:
 def test_nothing_to_list_is_said(town: Town) -> None:
     written = on_terminal("channels", "--store", town.url, "--status", "expired", columns=80)
     assert CODES.sub("", written) == "There are no such channels here.\n"
+
+
+def test_the_demonstration_fits_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "gazette.db"
+    written = on_terminal("demo", "--fast", "--keep", str(path), columns=80)
+    lines = [line.rstrip() for line in CODES.sub("", written).splitlines()]
+    assert [line for line in lines if len(line) > 80 and str(path) not in line] == []
+    assert f"  export ANTIPHON_STORE=sqlite:///{path}" in lines
+    assert "2  kill -9" in "\n".join(lines)
 
 
 def test_plain_rows_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:

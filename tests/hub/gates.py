@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TypeVar
 
 from antiphon import Envelope
 from antiphon.core.instants import Instant
 from antiphon.store.memory import MemoryStore
 from antiphon.store.protocol import Appended
+
+T = TypeVar("T")
 
 BEFORE, AFTER = "before", "after"
 
@@ -51,6 +54,11 @@ class GatedStore(MemoryStore):
             await self._open.wait()
         finally:
             self.waiting -= 1
+
+
+async def soon(work: Awaitable[T]) -> T:
+    """What this comes to; what never comes is a failure. Nothing that is right waits for it."""
+    return await asyncio.wait_for(work, 5)
 
 
 async def turns(count: int = 20) -> None:

@@ -1,15 +1,18 @@
 """Damage is noticed, is told by its place, and stays with the channel that has it."""
 
-# ruff: noqa: ASYNC221, ASYNC240  # a test may wait for its own files and processes
+# ruff: noqa: ASYNC240  # a test may wait for its own files and processes
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from antiphon.core.codec import encode
 from antiphon.core.errors import AntiphonError, LogCorrupt, StoreError, StoreRefused
+from antiphon.store.records import genesis, link
 from antiphon.store.sqlite import SqliteStore
 from antiphon.store.verify import Problem, verify_store
 from antiphon.testing.envelopes import said, whole_log
@@ -63,9 +66,8 @@ async def test_swapped_records_are_noticed(filled: SqliteStore, tamper: Tamper) 
 
 
 async def test_a_record_of_another_channel_is_noticed(filled: SqliteStore, tamper: Tamper) -> None:
-    tamper(
-        "UPDATE log SET body = (SELECT body FROM log WHERE channel = 'good' AND seq = 2) WHERE channel = 'bad' AND seq = 2"
-    )
+    there = "SELECT body FROM log WHERE channel = 'good' AND seq = 2"
+    tamper(f"UPDATE log SET body = ({there}) WHERE channel = 'bad' AND seq = 2")
     with pytest.raises(LogCorrupt, match="'good'"):
         await filled.read("bad", after=1)
 
@@ -79,9 +81,8 @@ async def test_a_whole_log_moved_to_another_channel_is_noticed(filled: SqliteSto
 
 
 async def test_a_hash_of_another_record_is_noticed(filled: SqliteStore, tamper: Tamper) -> None:
-    tamper(
-        "UPDATE log SET hash = (SELECT hash FROM log WHERE channel = 'bad' AND seq = 3) WHERE channel = 'bad' AND seq = 2"
-    )
+    there = "SELECT hash FROM log WHERE channel = 'bad' AND seq = 3"
+    tamper(f"UPDATE log SET hash = ({there}) WHERE channel = 'bad' AND seq = 2")
     with pytest.raises(LogCorrupt) as caught:
         await filled.read("bad", after=1)
     assert caught.value.sequence == 2
@@ -176,3 +177,17 @@ async def test_a_torn_write_ahead_log_loses_only_what_was_not_committed(path: Pa
         assert (await verify_store(store)).problems == []
         await store.append("c", said("c", await store.head("c") + 1), expected=await store.head("c"))
         await store.close()
+
+
+async def test_a_forged_record_with_a_fitting_hash_breaks_the_chain_behind_it(
+    filled: SqliteStore, tamper: Tamper
+) -> None:
+    log = await whole_log(filled, "bad")
+    digest = genesis("default", "bad")
+    for envelope in log[: BAD - 1]:
+        digest = link(digest, encode(envelope))
+    forged = encode(replace(log[BAD - 1], event_data={"text": "forged"}))
+    change = "UPDATE log SET body = ?, hash = ? WHERE channel = 'bad' AND seq = ?"
+    tamper(change, forged, link(digest, forged), BAD)
+    [problem] = (await verify_store(filled)).problems
+    assert (problem.channel_id, problem.sequence) == ("bad", BAD + 1)

@@ -1,6 +1,6 @@
 """A URL names one store, or none; nothing is opened instead."""
 
-# ruff: noqa: ASYNC221, ASYNC240  # a test may wait for its own files and processes
+# ruff: noqa: ASYNC240  # a test may wait for its own files and processes
 
 from __future__ import annotations
 

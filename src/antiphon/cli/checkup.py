@@ -63,7 +63,7 @@ def machine(directory: Path) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory(prefix="antiphon-doctor-") as scratch:
         yield durability(Path(scratch) / "scratch.db")
         yield syncing(Path(scratch) / "scratch.bin")
-    yield room(directory)
+    yield space(directory)
 
 
 def python(version: tuple[int, ...]) -> Finding:
@@ -133,8 +133,8 @@ def syncing(path: Path) -> Finding:
     return Finding("sync", "ok", told)
 
 
-def room(directory: Path) -> Finding:
-    """How much room is left."""
+def space(directory: Path) -> Finding:
+    """How much space is left."""
     try:
         free = shutil.disk_usage(directory).free
     except OSError as error:
@@ -142,7 +142,7 @@ def room(directory: Path) -> Finding:
     told = f"{free / (1 << 30):.1f} GiB free in {directory}"
     if free < LITTLE:
         level: Level = "problem" if free < TOO_LITTLE else "warning"
-        return Finding("disk", level, told, "make room: what cannot be synced is not acknowledged")
+        return Finding("disk", level, told, "make space: what cannot be synced is not acknowledged")
     return Finding("disk", "ok", told)
 
 

@@ -27,7 +27,7 @@ UNNAMED = Finding("store", "ok", f"none was named: --store URL, or {VARIABLE}, h
 def command(*, store: str | None, tenant: str, as_json: bool) -> None:
     """See whether this machine, and a store on it, will do.
 
-    Looks at Python, SQLite and the parts; whether commits are really synced and how fast; the room left on the disk;
+    Looks at Python, SQLite and the parts; whether commits are really synced and how fast; the space left on the disk;
     and, if a store is named, whether it opens and which hub owns it. Nothing is changed. Each line is ok, a warning
     or a problem, with what to do about it; a problem makes the exit code 1.
     """

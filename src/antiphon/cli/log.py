@@ -39,9 +39,10 @@ Pause = Callable[[], Awaitable[None]]
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: the envelopes as they are recorded.")
 def command(*, channel: str, store: str, tenant: str, follow: bool, audit: bool, as_json: bool) -> None:
-    """Show what happened in CHANNEL: sequence, time (UTC), who, and what.
+    """Show what happened in CHANNEL, and who did it.
 
-    Sequences that seem to be missing are bookkeeping, such as whose turn it is: --audit shows them.
+    Each row is one envelope: sequence, time (UTC), who, and what. Sequences that seem to be
+    missing are bookkeeping, such as whose turn it is: --audit shows them.
 
     \b
     antiphon log 0199d0a7-… --store sqlite:///team.db --follow
@@ -61,6 +62,10 @@ class View(NamedTuple):
     audit: bool = False
     as_json: bool = False
 
+    def shows(self, envelope: Envelope) -> bool:
+        """Whether this envelope is part of it."""
+        return self.audit or not is_bookkeeping(envelope)
+
     def sheet(self, row: ChannelRow) -> Sheet:
         """What the envelopes of this channel are written on."""
         if self.as_json:
@@ -73,9 +78,9 @@ async def show(url: str, tenant: str, channel: str, *, view: View, pause: Pause 
     async with reading(url, tenant) as store:
         sheet = view.sheet(await _known(store, channel))
         async with aclosing(followed(store, channel, pause=pause)) as envelopes:
-            async for envelope in envelopes:
-                if view.audit or not is_bookkeeping(envelope):
-                    sheet.write(envelope)
+            shown = (envelope async for envelope in envelopes if view.shows(envelope))
+            async for envelope in shown:
+                sheet.write(envelope)
 
 
 async def followed(store: Store, channel: str, *, pause: Pause | None = None) -> AsyncGenerator[Envelope, None]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from antiphon.core.envelope import Envelope
+from antiphon.core.words import shown
 
 T = TypeVar("T")
 
@@ -102,7 +103,7 @@ def _check_node(item: object, deeper: list[object]) -> None:
     elif kind is dict:
         for key in item:  # type: ignore[attr-defined]  # a dict, by the comparison above
             if type(key) is not str:
-                raise Malformed("not_json", f"a key is {key!r}; keys must be text")
+                raise Malformed("not_json", f"a key is {shown(key)}; keys must be text")
             check_text(key)
         deeper.extend(item.values())  # type: ignore[attr-defined]  # a dict, by the comparison above
     elif kind is list:

@@ -12,6 +12,7 @@ from antiphon.core.codec import MAX_BYTES, Malformed, check_json, check_text, to
 from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.events import EV_TEXT, RESERVED, SENDABLE, fits
 from antiphon.core.guard import Deny
+from antiphon.core.words import shown
 
 EVENT_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z")
 MAX_TYPE = 128
@@ -29,7 +30,7 @@ def check_event(draft: Envelope) -> Deny | None:
     """Why this event type or its data are not accepted from a participant."""
     event_type, data = draft.event_type, draft.event_data
     if not isinstance(event_type, str) or len(event_type) > MAX_TYPE or not EVENT_TYPE.match(event_type):
-        return Deny("bad_event_type", f"{event_type!r:.80} is no dotted name such as 'myapp.review_request'")
+        return Deny("bad_event_type", f"{shown(event_type)} is no dotted name such as 'myapp.review_request'")
     if event_type.startswith(RESERVED) and event_type not in SENDABLE:
         return Deny("reserved_event", f"{event_type!r} is the hub's own; use a namespace of yours")
     if type(data) is not dict:
@@ -60,24 +61,24 @@ def _is_light(event_type: str, data: dict[str, object]) -> bool:
 
 def _check_stamps(draft: Envelope) -> Deny | None:
     if draft.sequence != 0 or type(draft.sequence) is not int:
-        return Deny("forged_sequence", f"sequence is {draft.sequence!r}; only the hub numbers envelopes")
+        return Deny("forged_sequence", f"sequence is {shown(draft.sequence)}; only the hub numbers envelopes")
     if draft.created_at:
-        return Deny("forged_time", f"created_at is {draft.created_at!r:.40}; only the hub writes it")
+        return Deny("forged_time", f"created_at is {shown(draft.created_at)}; only the hub writes it")
     if type(draft.priority) is not Priority:
-        return Deny("bad_priority", f"priority is {draft.priority!r:.40}, not a Priority")
+        return Deny("bad_priority", f"priority is {shown(draft.priority)}, not a Priority")
     return None
 
 
 def _check_edges(draft: Envelope) -> Deny | None:
     cause, audience = draft.causation_id, draft.audience
     if cause is not None and not _is_word(cause):
-        return Deny("bad_causation", f"causation_id is {cause!r:.60}, not an envelope id")
+        return Deny("bad_causation", f"causation_id is {shown(cause)}, not an envelope id")
     if audience is None:
         return None
     if type(audience) is not list or not audience or len(audience) > MAX_AUDIENCE:
-        return Deny("bad_audience", f"audience is {audience!r:.60}; give a list of names, or None for everybody")
+        return Deny("bad_audience", f"audience is {shown(audience)}; give a list of names, or None for everybody")
     if not all(type(name) is str for name in audience):
-        return Deny("bad_audience", f"audience {audience!r:.60} holds something that is no name")
+        return Deny("bad_audience", f"audience {shown(audience)} holds something that is no name")
     return None
 
 

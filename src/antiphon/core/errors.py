@@ -14,6 +14,8 @@ A message says what happened, with the values; the docstring says what to do abo
 
 from __future__ import annotations
 
+from antiphon.core.words import shown
+
 
 class AntiphonError(Exception):
     """The root of every error this package raises on purpose."""
@@ -23,7 +25,7 @@ class Denied(AntiphonError):
     """A draft was refused. `.reason` is a stable word to branch on; the channel's log is untouched."""
 
     def __init__(self, reason: str, channel_id: str = "", detail: str = "") -> None:
-        where = f" in channel {channel_id!r}" if channel_id else ""
+        where = f" in channel {shown(channel_id)}" if channel_id else ""
         super().__init__(f"{reason}{where}" + (f": {detail}" if detail else ""))
         self.reason, self.channel_id, self.detail = reason, channel_id, detail
 
@@ -36,7 +38,7 @@ class SlowConsumer(AntiphonError):
     """A subscriber fell further behind than it allowed itself. Subscribe again with `after=error.cursor`."""
 
     def __init__(self, channel_id: str, cursor: int, behind: int) -> None:
-        super().__init__(f"subscriber of {channel_id!r} is {behind} envelopes behind; resume with after={cursor}")
+        super().__init__(f"subscriber of {shown(channel_id)} is {behind} envelopes behind; resume with after={cursor}")
         self.channel_id, self.cursor, self.behind = channel_id, cursor, behind
 
 
@@ -56,7 +58,7 @@ class UnknownParticipant(UsageError):
     """Nobody of this name is registered. Register them first."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no participant is called {name!r}; register it with hub.register({name!r}) first")
+        super().__init__(f"no participant is called {shown(name)}; register it with hub.register({shown(name)}) first")
         self.name = name
 
 
@@ -64,7 +66,7 @@ class UnknownChannel(UsageError):
     """There is no channel of this id, or it is not visible to the one who asks."""
 
     def __init__(self, channel_id: str) -> None:
-        super().__init__(f"no channel {channel_id!r}")
+        super().__init__(f"no channel {shown(channel_id)}")
         self.channel_id = channel_id
 
 
@@ -80,7 +82,7 @@ class Conflict(StoreError):
     """Someone else appended to the channel first. Reload the state and decide again."""
 
     def __init__(self, channel_id: str, expected: int, head: int) -> None:
-        super().__init__(f"channel {channel_id!r} is at {head}, not {expected}")
+        super().__init__(f"channel {shown(channel_id)} is at {head}, not {expected}")
         self.channel_id, self.expected, self.head = channel_id, expected, head
 
 
@@ -100,7 +102,7 @@ class TooLarge(StoreError):
     """One envelope is larger than the store takes."""
 
     def __init__(self, channel_id: str, size: int, limit: int) -> None:
-        super().__init__(f"an envelope for {channel_id!r} has {size} bytes; the limit is {limit}")
+        super().__init__(f"an envelope for {shown(channel_id)} has {size} bytes; the limit is {limit}")
         self.channel_id, self.size, self.limit = channel_id, size, limit
 
 
@@ -108,7 +110,7 @@ class IdReused(StoreError):
     """An envelope id that is recorded already came again with other content."""
 
     def __init__(self, channel_id: str, envelope_id: str) -> None:
-        super().__init__(f"envelope id {envelope_id!r} is taken in channel {channel_id!r} by other content")
+        super().__init__(f"envelope id {shown(envelope_id)} is taken in channel {shown(channel_id)} by other content")
         self.channel_id, self.envelope_id = channel_id, envelope_id
 
 
@@ -116,5 +118,5 @@ class LogCorrupt(StoreError):
     """A record of one channel cannot be trusted. That channel is read-only from there; all others work."""
 
     def __init__(self, channel_id: str, sequence: int, why: str) -> None:
-        super().__init__(f"channel {channel_id!r}, sequence {sequence}: {why}")
+        super().__init__(f"channel {shown(channel_id)}, sequence {sequence}: {why}")
         self.channel_id, self.sequence, self.why = channel_id, sequence, why

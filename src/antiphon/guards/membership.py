@@ -9,6 +9,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.events import SUBSTANTIVE
 from antiphon.core.guard import ALLOW, Deny, Verdict
 from antiphon.core.state import State
+from antiphon.core.words import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Membership:
         if draft.audience is None:
             return ALLOW
         strangers = [name for name in draft.audience if name not in state.participants]
-        return Deny("unknown_audience", f"{strangers[0]!r:.60} is not in this channel") if strangers else ALLOW
+        return Deny("unknown_audience", f"{shown(strangers[0])} is not in this channel") if strangers else ALLOW
 
 
 @dataclass(frozen=True, slots=True)

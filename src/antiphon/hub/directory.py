@@ -8,6 +8,7 @@ from antiphon.core.codec import Malformed, as_type
 from antiphon.core.errors import BadName, UnknownParticipant, UsageError
 from antiphon.core.events import EV_PARTICIPANT_REGISTERED, data_of
 from antiphon.core.ids import NAME, TAKEN
+from antiphon.core.words import shown
 from antiphon.hub.own import OwnChannel
 
 REGISTRY = "system:registry"
@@ -47,7 +48,7 @@ class Directory:
         """Make a participant known, or attach to one that is. What does not fit is refused before it is recorded."""
         check_name(listing.name)
         if listing.kind not in KINDS:
-            raise UsageError(f"no kind is called {listing.kind!r:.60}; there are: {', '.join(KINDS)}")
+            raise UsageError(f"no kind is called {shown(listing.kind)}; there are: {', '.join(KINDS)}")
         known = self._known.get(listing.name.lower())
         if known is not None and known.name != listing.name:
             raise BadName(f"{listing.name!r} differs from {known.name!r} only in case")
@@ -68,6 +69,6 @@ class Directory:
 def check_name(name: object) -> None:
     """Refuse what cannot be a participant's name."""
     if not isinstance(name, str) or not NAME.match(name):
-        raise BadName(f"{name!r:.80} is no name; use 1 to 48 of A-Z a-z 0-9 _ - and begin with a letter or digit")
+        raise BadName(f"{shown(name)} is no name; use 1 to 48 of A-Z a-z 0-9 _ - and begin with a letter or digit")
     if name.lower() in TAKEN:
         raise BadName(f"the name {name!r} is taken by the hub itself")

@@ -14,6 +14,7 @@ from antiphon.core.events import Json
 from antiphon.core.guard import Guard
 from antiphon.core.laws import Laws
 from antiphon.core.rules import Adapter, Expectation
+from antiphon.core.words import shown
 from antiphon.guards.membership import Membership, TurnOrder
 from antiphon.guards.silence import CLOCKS, HANDLERS, LifeSpan, Within
 from antiphon.guards.writers import Writers
@@ -49,7 +50,7 @@ def adapter_named(name: str) -> type[Adapter]:
     found = BUILT_IN.get(name) or _registered.get(name)
     if found is None:
         known = ", ".join(sorted([*BUILT_IN, *_registered]))
-        raise RulesInvalid(f"no channel type is called {name!r}; there are: {known}")
+        raise RulesInvalid(f"no channel type is called {shown(name)}; there are: {known}")
     return found
 
 
@@ -82,11 +83,11 @@ def _expectation(entry: object) -> Expectation:
     try:
         wanted = as_type(entry, Expectation)
     except Malformed as error:
-        raise RulesInvalid(f"expectation {entry!r:.80}: {error}") from error
+        raise RulesInvalid(f"expectation {shown(entry)}: {error}") from error
     if wanted.name not in CLOCKS:
-        raise RulesInvalid(f"no expectation is called {wanted.name!r}; there are: {', '.join(CLOCKS)}")
+        raise RulesInvalid(f"no expectation is called {shown(wanted.name)}; there are: {', '.join(CLOCKS)}")
     if wanted.handler not in HANDLERS:
-        raise RulesInvalid(f"no handler is called {wanted.handler!r}; there are: {', '.join(HANDLERS)}")
+        raise RulesInvalid(f"no handler is called {shown(wanted.handler)}; there are: {', '.join(HANDLERS)}")
     if wanted.seconds < 0:
         raise RulesInvalid(f"{wanted.name} is given {wanted.seconds} seconds; 0 switches it off")
     return wanted
@@ -96,30 +97,30 @@ def _check_names(kind: type[Adapter], knobs: Json) -> None:
     known = COMMON_KNOBS | kind.knobs
     for knob in knobs:
         if knob not in known:
-            raise RulesInvalid(f"{kind.name!r} takes no knob {knob!r:.60}; it takes: {', '.join(sorted(known))}")
+            raise RulesInvalid(f"{kind.name!r} takes no knob {shown(knob)}; it takes: {', '.join(sorted(known))}")
     tier = knobs.get("tier")
     if tier is not None and tier not in TIERS:
-        raise RulesInvalid(f"no tier is called {tier!r:.60}; there are: {', '.join(TIERS)}")
+        raise RulesInvalid(f"no tier is called {shown(tier)}; there are: {', '.join(TIERS)}")
     for guard in _list(knobs, "guards"):
-        raise RulesInvalid(f"no guard is called {guard!r:.60}; none can be named yet")
+        raise RulesInvalid(f"no guard is called {shown(guard)}; none can be named yet")
 
 
 def _writers(knobs: Json) -> dict[str, frozenset[str]]:
     given = knobs.get("writers") or {}
     if not isinstance(given, dict):
-        raise RulesInvalid(f"writers is {given!r:.60}; give a dict from context key to names")
+        raise RulesInvalid(f"writers is {shown(given)}; give a dict from context key to names")
     return {key: frozenset(_names(given, key)) for key in given}
 
 
 def _names(knobs: Json, knob: str) -> list[str]:
     names = [name for name in _list(knobs, knob) if isinstance(name, str)]
     if len(names) != len(_list(knobs, knob)):
-        raise RulesInvalid(f"{knob} is {knobs[knob]!r:.60}; give a list of names")
+        raise RulesInvalid(f"{knob} is {shown(knobs[knob])}; give a list of names")
     return names
 
 
 def _list(knobs: Json, knob: str) -> Sequence[object]:
     given = knobs.get(knob) or []
     if not isinstance(given, list):
-        raise RulesInvalid(f"{knob} is {given!r:.60}; give a list")
+        raise RulesInvalid(f"{knob} is {shown(given)}; give a list")
     return given

@@ -11,6 +11,7 @@ from antiphon.core.errors import UsageError, WaitTimeout
 from antiphon.core.events import EV_CONTEXT_SET, EV_TEXT, Json
 from antiphon.core.ids import derived_id
 from antiphon.core.state import State, detached
+from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.desk import Desk
 
@@ -65,7 +66,7 @@ class Channel:
     async def close(self, reason: str = "closed") -> str:
         """End the channel, and give the reason it ended for: this one, unless it had ended before."""
         if not isinstance(reason, str) or not reason or len(reason) > LONGEST_ID:
-            raise UsageError(f"the reason is {reason!r:.60}; give a text of 1 to {LONGEST_ID} characters")
+            raise UsageError(f"the reason is {shown(reason)}; give a text of 1 to {LONGEST_ID} characters")
         _check(reason, "the reason")
         await self._desk.end(self._live, reason, self._speaker)
         return self._live.state.close_reason
@@ -98,7 +99,7 @@ class Channel:
 
     def _id_of(self, message_id: object) -> str:
         if not isinstance(message_id, str) or not message_id or len(message_id) > LONGEST_ID:
-            raise UsageError(f"message_id is {message_id!r:.60}; give a text of 1 to {LONGEST_ID} characters")
+            raise UsageError(f"message_id is {shown(message_id)}; give a text of 1 to {LONGEST_ID} characters")
         _check(message_id, "message_id")
         return derived_id(self.channel_id, self._speaker, message_id)
 

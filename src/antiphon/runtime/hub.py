@@ -7,6 +7,7 @@ from types import TracebackType
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, Denied, UnknownChannel, UsageError
+from antiphon.core.words import shown
 from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.directory import Listing, check_name
 from antiphon.runtime.channel import private
@@ -63,7 +64,7 @@ class Hub:
         falling back to another.
         """
         if engine not in ENGINES:
-            raise UsageError(f"no engine is called {engine!r:.60}; give 'local', or None to admit only")
+            raise UsageError(f"no engine is called {shown(engine)}; give 'local', or None to admit only")
         check_name(tenant)
         used = clock or SystemClock()
 
@@ -118,7 +119,7 @@ class Hub:
             denied = Denied("forged_id", envelope.channel_id, "only the hub gives envelopes their ids")
             raise await desk.refusal(denied, envelope)
         if sender not in desk.acceptors:
-            denied = Denied("not_a_participant", envelope.channel_id, f"{sender!r:.60} is not registered in this hub")
+            denied = Denied("not_a_participant", envelope.channel_id, f"{shown(sender)} is not registered in this hub")
             raise await desk.refusal(denied, envelope)
         draft = Envelope(
             "",

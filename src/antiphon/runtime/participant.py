@@ -10,6 +10,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import Created, Json, Seat
 from antiphon.core.rules import Adapter
+from antiphon.core.words import shown
 from antiphon.orchestration.lawbook import adapter_named
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.desk import Desk
@@ -88,7 +89,7 @@ class Participant:
 
 def _plain(data: Json, what: str) -> Json:
     if type(data) is not dict:
-        raise UsageError(f"{what} is {data!r:.60}; give a dict")
+        raise UsageError(f"{what} is {shown(data)}; give a dict")
     try:
         check_json(data)
     except Malformed as error:
@@ -100,5 +101,5 @@ def _checked_ttl(ttl: float | None) -> float | None:
     if ttl is None:
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL:
-        raise UsageError(f"ttl is {ttl!r:.60}; give a number of seconds above 0")
+        raise UsageError(f"ttl is {shown(ttl)}; give a number of seconds above 0")
     return float(ttl)

@@ -7,10 +7,8 @@ Rule 2: damage met while reading one channel is that channel's; all others are r
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar

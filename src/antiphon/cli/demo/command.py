@@ -35,7 +35,7 @@ FILE = "gazette.db"
 @click.option("--fast", is_flag=True, help="Do not wait between the lines; so it is also when piped, and under CI.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each thing that happens.")
 def command(*, keep: Path | None, fast: bool, as_json: bool) -> None:
-    """Watch a team talk, its hub being killed, and everything going on.
+    """Watch a team go on talking after its hub is killed.
 
     A newsroom of four and a wire service talk over a hub that runs in a process of its own. That process is killed
     with SIGKILL while it writes. Another one opens the same file: everything acknowledged is there, once, and the

@@ -63,7 +63,8 @@ class Narrator:
         self._out.heading(f"{title} (process {process})")
 
     def _killed(self, beat: beats.Killed) -> None:
-        self._row(Cell(f"and {counted(self._items - SHOWN, 'item')} more", "dim"))
+        items = sum(len(found) for key, found in beat.acknowledged.items() if self._types[key] == "conversation")
+        self._row(Cell(f"and {counted(items - SHOWN, 'item')} more", "dim"))
         self._out.heading(f"2  kill -9 {beat.process}")
         self._state(f"Killed while it was writing: exit code {beat.exit_code}. Acknowledged until then:", mark=NO)
         self._by_channel({key: stretches(value) for key, value in beat.acknowledged.items()})
@@ -95,7 +96,8 @@ class Narrator:
             case beats.Refused(speaker=speaker, text=text, reason=reason, detail=detail):
                 self._out.line()
                 self._row(text, mark=NO, who=speaker)
-                self._row(Cell(f"refused: {reason} ({detail})", "red"))
+                self._row(Cell(f"refused with {reason!r}:", "red"))
+                self._row(Cell(detail, "red"))
             case _:
                 self._happened(beat)
 
@@ -113,8 +115,8 @@ class Narrator:
                 return
 
     def _repeated(self, beat: beats.Repeated) -> None:
-        again = f"sends {beat.items} items again: {beat.items - beat.added} were known,"
-        told = f"{again} {beat.added} are new, {beat.doubled} are there twice"
+        known = beat.items - beat.added
+        told = f"sends {beat.items} items again: {known} known, {beat.added} new, {beat.doubled} there twice"
         self._row(told, mark=NO if beat.doubled else YES, who=story.WIRE)
 
     def _verified(self, channels: int, envelopes: int, problems: int) -> None:

@@ -28,8 +28,8 @@ from antiphon.core.errors import AntiphonError
 from antiphon.core.events import EV_TEXT
 from antiphon.store.protocol import Store
 
-ENOUGH = 100
-"""How many items of the wire are acknowledged before the kill."""
+ENOUGH = 101
+"""How many items of the wire are seen acknowledged before the kill: mostly, the first of a batch and not the last."""
 PATIENCE = 10.0
 """How many seconds the watcher waits for the next beat."""
 TENANT = "default"
