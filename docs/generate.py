@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
+from click.testing import CliRunner
 
-from antiphon.cli import commands
+from antiphon.cli import MODULES, commands
 
 PAGE = Path(__file__).parent / "cli.md"
-WIDTH = 98
+WIDTH = 98  # what a terminal of a hundred columns shows
 OPENING = """\
 # Command line
 
@@ -19,23 +19,15 @@ Each command explains itself with `--help`; this page is what they say. It is wr
 
 def page() -> str:
     """The whole page."""
-    root = click.Context(commands, info_name="antiphon", **settings())
-    parts = [OPENING, section(commands, root)]
-    for name in commands.list_commands(root):
-        command = commands.get_command(root, name)
-        assert command is not None, f"{name} is listed and not there"
-        parts.append(section(command, click.Context(command, info_name=name, parent=root, **settings())))
-    return "\n".join(parts)
+    return "\n".join([OPENING, section(), *(section(name) for name in MODULES)])
 
 
-def section(command: click.Command, context: click.Context) -> str:
+def section(*words: str) -> str:
     """One command: its heading, and its help as a terminal shows it."""
-    lines = (line.rstrip() for line in command.get_help(context).splitlines())
-    return "\n".join([f"## {context.command_path}", "", "```", *lines, "```", ""])
-
-
-def settings() -> dict[str, int]:
-    return {"terminal_width": WIDTH, "max_content_width": WIDTH}
+    said = CliRunner().invoke(commands, [*words, "--help"], prog_name="antiphon", terminal_width=WIDTH, color=False)
+    assert said.exit_code == 0, said.output
+    lines = (line.rstrip() for line in said.output.splitlines())
+    return "\n".join([f"## {' '.join(['antiphon', *words])}", "", "```", *lines, "```", ""])
 
 
 if __name__ == "__main__":

@@ -43,17 +43,17 @@ def conversations(count: int) -> Iterator[Match]:
     disk = ("AG2, disk, not synced", by("ag2", "disk"))
     title = f"conversation of {count:,}"
     yield Match(
-        f"{title}, in memory", "message", ((MEMORY, by("antiphon", "memory")), ("AG2, memory", by("ag2", "memory")))
+        f"{title}, in memory", "a message", ((MEMORY, by("antiphon", "memory")), ("AG2, memory", by("ag2", "memory")))
     )
-    yield Match(f"{title}, synced", "message", ((SYNCED, by("antiphon", "synced")), (sqlite, on_sqlite), disk))
-    yield Match(f"{title}, not synced", "message", ((UNSYNCED, by("antiphon", "unsynced")), disk))
+    yield Match(f"{title}, synced", "a message", ((SYNCED, by("antiphon", "synced")), (sqlite, on_sqlite), disk))
+    yield Match(f"{title}, not synced", "a message", ((UNSYNCED, by("antiphon", "unsynced")), disk))
 
 
 def reopening(count: int) -> Match:
     """From disk to memory."""
     return Match(
         f"reopening a conversation of {count:,}",
-        "opening",
+        "an opening",
         (
             (SYNCED, Entry("antiphon", "synced", "reopen", count)),
             ("AG2, disk", Entry("ag2", "disk", "reopen", count)),
@@ -69,7 +69,7 @@ def exchange(count: int) -> Match:
 
     return Match(
         f"exchange of {count:,}",
-        "message",
+        "a message",
         (
             (SYNCED, Entry("antiphon", "synced", "exchange", count)),
             ("LangGraph, durability sync", langgraph("sync")),
@@ -96,7 +96,7 @@ def section() -> str:
     rows = [row for match in MATCHES for row in _rows(match, results)]
     return "\n".join(
         [
-            f"Measured: {_named(versions(python))}. CPU and wall time are for one unit of the work (a message, an"
+            f"Measured: {_named(versions())}. CPU and wall time are for one unit of the work (a message, an"
             " opening), the median of as many turns as the last column says. Ratios are ours : theirs; above 1 it is"
             " ours that is cheaper. What is synced, and how the peers are configured: `bench/peers`.",
             "",
@@ -129,8 +129,10 @@ def _rows(match: Match, results: dict[Entry, Result]) -> Iterator[str]:
             yield f"| {match.title} | {name} | did not finish | | | | | 0 |"
             continue
         cells = [match.title, name, _time(found.cpu), _time(found.wall)]
-        is_ours = found is ours or ours is None
-        cells += ["", ""] if is_ours else [f"1 : {found.cpu / ours.cpu:.3g}", f"1 : {found.wall / ours.wall:.3g}"]
+        if ours is None or found is ours:
+            cells += ["", ""]
+        else:
+            cells += [f"1 : {found.cpu / ours.cpu:.3g}", f"1 : {found.wall / ours.wall:.3g}"]
         cells += [_bytes(found.stored), str(found.turns)]
         yield f"| {' | '.join(cells)} |"
 
@@ -141,10 +143,7 @@ def _figures(match: Match, results: dict[Entry, Result]) -> Iterator[Figure]:
         found = results.get(entry)
         if ours is None or found is None:
             continue
-        note = (
-            f"wall {found.wall / ours.wall:.3g} ×; CPU of a{_n(match.unit)} {match.unit}: {_time(found.cpu)}"
-            f" against {_time(ours.cpu)}"
-        )
+        note = f"wall {found.wall / ours.wall:.3g} ×; CPU {match.unit} {_time(found.cpu)} against {_time(ours.cpu)}"
         if found.stored:
             note += f"; stored {_bytes(found.stored)} against {_bytes(ours.stored)}"
         yield Figure(f"{match.title}: {name}", found.cpu / ours.cpu, "× our CPU", note=note)
@@ -152,10 +151,6 @@ def _figures(match: Match, results: dict[Entry, Result]) -> Iterator[Figure]:
 
 def _named(found: dict[str, str]) -> str:
     return ", ".join(f"{name} {found[package]}" for package, name in NAMES.items())
-
-
-def _n(unit: str) -> str:
-    return "n" if unit[0] in "aeiou" else ""
 
 
 def _time(seconds: float) -> str:

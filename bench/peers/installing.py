@@ -5,11 +5,11 @@ Nothing here raises for want of a network or a package: what comes back is then 
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv-peers"
@@ -22,11 +22,6 @@ ABSENT = (
     " with them. What pip said is in `.venv-peers/install.log`."
 )
 
-_TELL_VERSIONS = """
-import importlib.metadata, json, sys
-print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:]}))
-"""
-
 
 def peers_python() -> Path | None:
     """The interpreter that has the peers; None if there is none to be had."""
@@ -35,13 +30,10 @@ def peers_python() -> Path | None:
     return _python() if _is_ready() else None
 
 
-def versions(python: Path) -> dict[str, str]:
+def versions() -> dict[str, str]:
     """What is installed there, by package."""
-    said = subprocess.run(
-        [python, "-c", _TELL_VERSIONS, *PACKAGES], capture_output=True, text=True, check=True, timeout=60
-    )
-    found: dict[str, str] = json.loads(said.stdout)
-    return found
+    pins = (line.partition("==") for line in PINS.read_text().splitlines() if "==" in line)
+    return {name: version for name, _, version in pins}
 
 
 def _python() -> Path:
@@ -51,20 +43,23 @@ def _python() -> Path:
 def _is_ready() -> bool:
     """Whether everything was installed, with the pins of today."""
     kept = VENV / "installed.txt"
-    return kept.is_file() and kept.read_text() == PINS.read_text()
+    return _python().exists() and kept.is_file() and kept.read_text() == PINS.read_text()
 
 
 def _install() -> None:
     print("Installing the peers that bench/peers/constraints.txt names into .venv-peers", file=sys.stderr)
     shutil.rmtree(VENV, ignore_errors=True)
-    VENV.mkdir()
-    (VENV / ".gitignore").write_text("*\n")
-    pip = [_python(), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--retries", "1"]
-    with (VENV / "install.log").open("w") as log:
-        for command in ([sys.executable, "-m", "venv", VENV], [*pip, "-c", PINS, *PACKAGES]):
-            try:
-                subprocess.run(command, stdout=log, stderr=log, check=True, timeout=LONGEST)
-            except (OSError, subprocess.SubprocessError) as error:
-                log.write(f"{error}\n")
-                return
-    shutil.copyfile(PINS, VENV / "installed.txt")
+    try:
+        VENV.mkdir()
+        (VENV / ".gitignore").write_text("*\n")
+        with (VENV / "install.log").open("w") as log:
+            _run([sys.executable, "-m", "venv", str(VENV)], log)
+            pip = [str(_python()), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--retries", "1"]
+            _run([*pip, "-c", str(PINS), *PACKAGES], log)
+        shutil.copyfile(PINS, VENV / "installed.txt")
+    except (OSError, subprocess.SubprocessError) as error:
+        print(error, file=sys.stderr)
+
+
+def _run(command: list[str], log: IO[str]) -> None:
+    subprocess.run(command, stdout=log, stderr=log, check=True, timeout=LONGEST)

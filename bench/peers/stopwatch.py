@@ -9,13 +9,14 @@ import asyncio
 import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 NOT_COUNTED = "Not counted: once this is heard, everybody listens."
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True)
+class Asked:
     """What a worker is to do: `python -m bench.peers.with_… WORK STORE COUNT FOLDER`."""
 
     work: str

@@ -9,7 +9,7 @@ clock stops when the cursor has reached the last envelope.
 - `disk`: its DiskKnowledgeStore; files are written and never synced: a killed process loses nothing, a power failure
   may lose anything.
 - `sqlite`: its SqliteKnowledgeStore. It has no options, but the journal mode is kept in the file, so the file is put
-  into write-ahead mode beforehand: about three times as fast here as it comes. Synchronous is FULL, the default of
+  into write-ahead mode beforehand: some three times as fast as it comes. Synchronous is FULL, the default of
   SQLite: each append and each cursor is a synced commit of its own.
 """
 

@@ -3,8 +3,8 @@
 The saver puts its file into write-ahead mode; synchronous is FULL, the default of SQLite: each of its commits is
 synced. All variants invoke the graph once an exchange, one message in and one out, on one thread.
 
-- `sync`: durability `sync`, with which a step is stored before the next one begins. Its default, `async`, costs and
-  stores as much and promises less.
+- `sync`: durability `sync`, with which a step is stored before the next one begins. Its default, `async`, stores the
+  same and costs about the same here, and promises less.
 - `exit`: durability `exit`: stored once, when the invocation ends, which is what is cheapest.
 - `delta`: durability `sync` over its DeltaChannel (beta), which stores what was added instead of everything.
 """

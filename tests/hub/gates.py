@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from antiphon import Envelope
 from antiphon.core.instants import Instant
 from antiphon.store.memory import MemoryStore
-from antiphon.store.protocol import Appended
+from antiphon.store.protocol import Appended, Now
 
 T = TypeVar("T")
 
@@ -17,43 +18,48 @@ BEFORE, AFTER = "before", "after"
 
 
 class GatedStore(MemoryStore):
-    """Appends to the channels named in `shut` wait, before or after they are recorded, until `let_pass`."""
+    """Appends to a channel whose gate is closed wait, before or after they are recorded, until they may pass."""
 
-    def __init__(self, clock: object = None) -> None:
-        super().__init__(clock=clock)  # type: ignore[arg-type]  # a test's clock tells the time
-        self.shut: dict[str, str] = {}
+    def __init__(self, clock: Now | None = None) -> None:
+        super().__init__(clock=clock)
         self.appends: list[tuple[str, list[Envelope]]] = []
-        self._open = asyncio.Event()
-        self.waiting = 0
+        """Every batch that was recorded, with its channel."""
+        self._shut: dict[str, str] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def close_gate(self, channel_id: str, when: str = BEFORE) -> None:
-        self.shut[channel_id] = when
-        self._open = asyncio.Event()
+        self._shut[channel_id] = when
+
+    def let_one_pass(self) -> None:
+        self._waiting.popleft().set_result(None)
 
     def let_pass(self) -> None:
-        self.shut.clear()
-        self._open.set()
+        """Open the gate for good."""
+        self._shut.clear()
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
+
+    @property
+    def at_the_gate(self) -> int:
+        return sum(not waiting.done() for waiting in self._waiting)
 
     async def append(
         self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
     ) -> Appended:
-        if self.shut.get(channel) == BEFORE:
+        if self._shut.get(channel) == BEFORE:
             await self._wait()
         appended = await super().append(channel, batch, expected=expected, due=due)
         self.appends.append((channel, list(batch)))
-        if self.shut.get(channel) == AFTER:
+        if self._shut.get(channel) == AFTER:
             await self._wait()
         return appended
 
-    async def find(self, channel: str, ids: Sequence[str]) -> Mapping[str, Envelope]:
-        return await super().find(channel, ids)
-
     async def _wait(self) -> None:
-        self.waiting += 1
-        try:
-            await self._open.wait()
-        finally:
-            self.waiting -= 1
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        await waiting
 
 
 async def soon(work: Awaitable[T]) -> T:

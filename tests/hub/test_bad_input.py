@@ -410,7 +410,9 @@ async def test_a_good_name_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "channel_id", [*PATHS, "unknown", 7, None, b"x", HUGE], ids=lambda each: ascii(each)[:30] if each != HUGE else "5,000"
+    "channel_id",
+    [*PATHS, "unknown", 7, None, b"x", HUGE],
+    ids=lambda each: ascii(each)[:30] if each != HUGE else "5,000",
 )
 async def test_a_channel_that_is_none_does_not_exist(here: Team, channel: Channel, channel_id: object) -> None:
     for call in (
@@ -422,7 +424,7 @@ async def test_a_channel_that_is_none_does_not_exist(here: Team, channel: Channe
         with pytest.raises(UnknownChannel) as caught:
             await call()
         if isinstance(channel_id, str):
-            assert repr(channel_id) in str(caught.value)
+            assert repr(channel_id)[:60] in str(caught.value)
     await still_works(here, channel)
 
 

@@ -325,9 +325,7 @@ async def test_two_converse_freely(here: Team) -> None:
         await handle.send("as I like")
     assert (alice.state.turn_count, alice.state.last_speaker_id) == (4, "bob")
     assert alice.state.expected_next_speaker is None
-    assert shown((await here.log(alice))[-4:]) == [
-        (who, "msg.text") for who in ("bob", "bob", "alice", "bob")
-    ]
+    assert shown((await here.log(alice))[-4:]) == [(who, "msg.text") for who in ("bob", "bob", "alice", "bob")]
 
 
 async def test_what_is_said_to_an_agent_is_a_turn_it_owes(here: Team) -> None:

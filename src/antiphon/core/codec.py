@@ -25,6 +25,7 @@ MAX_DIGITS = 100
 
 _BIGGEST = 10**MAX_DIGITS
 _encoder = msgspec.json.Encoder()
+_sorting_encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder(Envelope, strict=True)
 
 
@@ -68,6 +69,11 @@ def as_type(value: Any, kind: type[T]) -> T:
         return msgspec.convert(value, type=kind)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise Malformed("malformed", str(error)) from error
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON. `True` is not 1, 1 is not 1.0; the order of keys does not matter."""
+    return _sorting_encoder.encode(one) == _sorting_encoder.encode(other)
 
 
 def copied(value: T) -> T:

@@ -23,7 +23,7 @@ LIGHT = 16_384
 
 def check_draft(draft: Envelope) -> Deny | None:
     """Why this draft can be in no channel; None if it may be."""
-    return _check_stamps(draft) or check_event(draft) or _check_edges(draft)
+    return _check_stamps(draft) or _check_edges(draft) or check_event(draft)
 
 
 def check_event(draft: Envelope) -> Deny | None:
@@ -44,8 +44,8 @@ def check_event(draft: Envelope) -> Deny | None:
     why = fits(event_type, data)
     if why:
         return Deny("malformed", f"event_data of {event_type!r}: {why}")
-    size = len(to_json(data))
-    return Deny("too_large", f"event_data has {size} bytes; the limit is {MAX_BYTES}") if size > MAX_BYTES else None
+    size = len(to_json(data)) + len(to_json(draft.audience))
+    return Deny("too_large", f"it has {size} bytes; the limit is {MAX_BYTES}") if size > MAX_BYTES else None
 
 
 def _is_light(event_type: str, data: dict[str, object]) -> bool:

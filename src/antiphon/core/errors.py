@@ -65,7 +65,7 @@ class UnknownParticipant(UsageError):
 class UnknownChannel(UsageError):
     """There is no channel of this id, or it is not visible to the one who asks."""
 
-    def __init__(self, channel_id: str) -> None:
+    def __init__(self, channel_id: object) -> None:
         super().__init__(f"no channel {shown(channel_id)}")
         self.channel_id = channel_id
 

@@ -114,7 +114,7 @@ def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
     cause = envelope.envelope_id
     match event_of(envelope):
         case Text() | Packet() | Opened():
-            return _carried_out(laws.decide(fold, envelope), cause)
+            return _carried_out(laws.decide(fold, envelope), fold.state, cause)
         case Created() | Acknowledged() if not fold.state.awaiting and fold.state.status == "invited":
             return said_by_hub(EV_CHANNEL_OPENED, {}, cause=cause)
         case Rejected() if not fold.state.ended:
@@ -127,8 +127,13 @@ def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
             return None
 
 
-def _carried_out(decision: Decision, cause: str) -> Envelope | None:
+def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | None:
     match decision:
+        case Assign(speakers=()):
+            return _closing("nobody_is_next", cause)
+        case Assign(speakers=speakers) if not state.participants.keys() >= set(speakers):
+            stranger = next(name for name in speakers if name not in state.participants)
+            return _closing(f"unknown_speaker:{stranger}", cause)
         case Assign(speakers=speakers, reason=reason):
             data: Json = {"speakers": list(speakers), "reason": reason}
             return said_by_hub(EV_TURN_ASSIGNED, data, cause=cause, audience=[OPERATORS])

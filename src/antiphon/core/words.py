@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-LONGEST = 60
+LONGEST = 80
+LONGEST_STORY = 500
 
 
 def shown(value: object) -> str:
@@ -14,3 +15,17 @@ def shown(value: object) -> str:
     except Exception:  # a value that cannot even be shown is bad input like any other
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def told(error: BaseException) -> str:
+    """What an error of somebody else's says, cut short; its type, if it cannot even say that."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # an error that fails over itself is still an error
+        return type(error).__name__
+    return storable(text[:LONGEST_STORY])
+
+
+def storable(text: str) -> str:
+    """The text with whatever no store takes written out."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")

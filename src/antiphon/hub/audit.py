@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import Denied, LogCorrupt
+from antiphon.core.errors import Denied, LogCorrupt, StoreError
 from antiphon.core.events import EV_CHANNEL_QUARANTINED, EV_CLOCK_JUMPED, EV_DRAFT_REFUSED, Json
 from antiphon.core.instants import NEVER, Instant, seconds_between
+from antiphon.core.words import shown, storable
 from antiphon.hub.clock import Clock
 from antiphon.hub.own import OwnChannel
 
@@ -23,16 +24,23 @@ class Audit:
         self._since: Instant = NEVER
         self._left_out = 0
 
-    async def refused(self, denied: Denied, draft: Envelope) -> None:
-        """Record that a draft was refused; never its content."""
+    async def refusal(self, denied: Denied, draft: Envelope) -> Denied:
+        """Record that a draft was refused, never its content, and give the refusal back to be raised."""
+        try:
+            await self._refused(denied, draft)
+        except StoreError as error:
+            denied.add_note(f"the refusal could not be recorded: {error}")
+        return denied
+
+    async def _refused(self, denied: Denied, draft: Envelope) -> None:
         if not self._may_record():
             self._left_out += 1
             return
         data: Json = {
             "reason": denied.reason,
             "channel_id": denied.channel_id,
-            "sender_id": str(draft.sender_id)[:64],
-            "event_type": str(draft.event_type)[:64],
+            "sender_id": _name(draft.sender_id),
+            "event_type": _name(draft.event_type),
             "left_out": self._left_out,
         }
         self._left_out = 0
@@ -59,11 +67,9 @@ class Audit:
         return True
 
 
+def _name(value: object) -> str:
+    return value[:64] if isinstance(value, str) else shown(value)
+
+
 def _plain(data: Json) -> Json:
-    """Text that any store takes, whatever was in it."""
-    return {
-        key: value.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")
-        if isinstance(value, str)
-        else value
-        for key, value in data.items()
-    }
+    return {key: storable(value) if isinstance(value, str) else value for key, value in data.items()}

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from antiphon.core.codec import Malformed, from_json
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import LogCorrupt, UnknownChannel
+from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel
 from antiphon.core.events import Created, event_of
 from antiphon.core.instants import NEVER
 from antiphon.core.laws import Fold, LawBook, Laws, SavedFold
 from antiphon.core.state import State
+from antiphon.core.words import told
 from antiphon.hub.live import LiveChannel, Surroundings
 from antiphon.store.protocol import ChannelRow, Snapshot
 
@@ -124,7 +125,10 @@ class Channels:
     async def _read_on(self, laws: Laws, fold: Fold) -> Fold:
         channel_id = fold.state.channel_id
         while envelopes := await self._page(channel_id, fold.state.sequence):
-            fold = laws.fold_all(fold, envelopes)
+            try:
+                fold = laws.fold_all(fold, envelopes)
+            except Exception as error:
+                raise RulesInvalid(f"the rules of {channel_id!r} fail on its log: {told(error)}") from error
         return fold
 
     async def _page(self, channel_id: str, after: int) -> list[Envelope]:

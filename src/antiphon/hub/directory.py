@@ -55,8 +55,8 @@ class Directory:
         if known is not None and known.kind != listing.kind:
             raise UsageError(f"{listing.name!r} is known as kind {known.kind!r}, not {listing.kind!r}")
         if known != listing:
-            self._known[listing.name.lower()] = listing
             await self._channel.say(EV_PARTICIPANT_REGISTERED, data_of(listing))
+            self._known[listing.name.lower()] = listing
 
     def _note(self, data: dict[str, object]) -> None:
         try:

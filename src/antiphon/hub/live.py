@@ -16,14 +16,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from antiphon.core.codec import check_json, decode, encode, same
 from antiphon.core.envelope import Envelope, Priority
-from antiphon.core.errors import Conflict, Denied, OutcomeUnknown, StoreError
+from antiphon.core.errors import Conflict, Denied, IdReused, OutcomeUnknown, StoreError
 from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State
 from antiphon.core.step import Admitted, tick
+from antiphon.core.words import told
 from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
 from antiphon.hub.waiting import Waiting
@@ -67,14 +69,17 @@ class LiveChannel:
         self, laws: Laws, fold: Fold, around: Surroundings, *, due: Instant = NEVER, snapshot_at: int = 0
     ) -> None:
         self.laws, self.fold = laws, fold
+        self._deadline = _deadline(laws, fold)
         self.busy = False
         """Whether something is being admitted."""
         self._around = around
         self._waiting: Waiting[Request] = Waiting()
         self._task: asyncio.Task[None] | None = None
-        self._recent: deque[Envelope] = deque(maxlen=RECENT)
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
+        """The last records, while somebody listens: each reader decodes its own, as if from the store."""
         self._due = due
         self._snapshot_at = snapshot_at
+        self._looked_at = False
         self._stale = False
 
     @property
@@ -109,8 +114,8 @@ class LiveChannel:
         if after >= self.state.sequence:
             return ()
         recent = self._recent
-        if recent and recent[0].sequence <= after + 1:
-            return [envelope for envelope in recent if envelope.sequence > after]
+        if recent and recent[0][0] <= after + 1:
+            return [decode(record) for sequence, record in recent if sequence > after]
         page = await self._around.store.read(self.state.channel_id, after=after)
         return page.envelopes
 
@@ -136,6 +141,8 @@ class LiveChannel:
             while not await self._try(requests):
                 await self._reload()
                 requests = await self._without_repeats(requests)
+            if self._looked_at:
+                await self._note_due()
             if self.state.sequence - self._snapshot_at >= SNAPSHOT_EVERY:
                 await self._keep_snapshot()
         except StoreError as error:
@@ -151,6 +158,8 @@ class LiveChannel:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
         fold, at = self.fold, self._around.clock.now()
         batch: list[Envelope] = []
+        if self._deadline and self._deadline <= at:
+            fold = self._overdue(fold, at, batch)
         answers: list[tuple[Request, Envelope | Deny | None]] = []
         for request in requests:
             outcome = _planned(request.plan, fold, self.laws, at=at)
@@ -167,14 +176,23 @@ class LiveChannel:
             _answer(request, answer, channel_id)
         return True
 
+    def _overdue(self, fold: Fold, at: Instant, batch: list[Envelope]) -> Fold:
+        """The fold with what has fallen due: nobody gains time because the hub was slow or away."""
+        ticked = tick(fold, laws=self.laws, at=at, new_id=self._around.new_id)
+        if ticked is None:
+            return fold
+        batch.extend(ticked.batch)
+        return ticked.fold
+
     async def _recorded(self, batch: list[Envelope], fold: Fold) -> bool:
-        due = self._earlier(fold)
+        deadline = _deadline(self.laws, fold)
+        due = deadline if not self._due or deadline < self._due else NEVER
         if not await self._append(batch, due):
             return False
         if due:
             self._due = due
             self._around.armed(due)
-        self.fold = fold
+        self.fold, self._deadline = fold, deadline
         self._publish(batch)
         return True
 
@@ -182,27 +200,26 @@ class LiveChannel:
         store, state = self._around.store, self.state
         for left in reversed(range(REPEATS)):
             try:
-                await store.append(state.channel_id, batch, expected=state.sequence, due=due or None)
-            except Conflict:
+                done = await store.append(state.channel_id, batch, expected=state.sequence, due=due or None)
+            except (Conflict, IdReused):
                 return False
             except OutcomeUnknown:
                 if not left:
                     raise
             else:
-                return True
+                return not done.duplicate or await self._is_ours(batch)
         return False
 
-    def _earlier(self, fold: Fold) -> Instant:
-        """When the channel must be looked at, if that is earlier than the index has it."""
-        deadline = self.laws.due(fold)
-        if deadline is None or (self._due and self._due <= deadline.at):
-            return NEVER
-        return deadline.at
+    async def _is_ours(self, batch: list[Envelope]) -> bool:
+        """Whether this very batch is recorded, and not only somebody else's of the same first id."""
+        last = batch[-1]
+        found = await self._around.store.find(last.channel_id, [last.envelope_id])
+        return found.get(last.envelope_id) == last
 
     def _publish(self, batch: list[Envelope]) -> None:
         state, feed = self.state, self._around.feed
         if feed.heard(state.channel_id, state.participants):
-            self._recent.extend(batch)
+            self._recent.extend((envelope.sequence, encode(envelope)) for envelope in batch)
             feed.publish(state.channel_id, state.participants)
         elif self._recent:
             self._recent.clear()
@@ -217,13 +234,13 @@ class LiveChannel:
 
     async def look(self) -> None:
         """Record what has fallen due, and tell the index when to look again."""
-        await self.submit(lambda fold, laws, at: tick(fold, laws=laws, at=at, new_id=self._around.new_id))
-        deadline = self.laws.due(self.fold)
-        due = self._due = deadline.at if deadline else NEVER
-        await self._around.store.mark(self.state.channel_id, due=due)
-        while due != self._due:  # an append was armed meanwhile, and the mark may have come after it
-            due = self._due
-            await self._around.store.mark(self.state.channel_id, due=due)
+        self._looked_at = True
+        await self.submit(_nothing)
+
+    async def _note_due(self) -> None:
+        """Tell the index when to look again. No append is under way that could have told it something earlier."""
+        self._looked_at, self._due = False, self._deadline
+        await self._around.store.mark(self.state.channel_id, due=self._due)
 
     async def _reload(self) -> None:
         """Fold what others have recorded meanwhile."""
@@ -231,7 +248,8 @@ class LiveChannel:
         while envelopes := (await store.read(fold.state.channel_id, after=fold.state.sequence)).envelopes:
             fold = self.laws.fold_all(fold, envelopes)
         self._recent.clear()
-        self.fold, self._stale = fold, False
+        self.fold, self._deadline = fold, _deadline(self.laws, fold)
+        self._stale = False
 
     async def _without_repeats(self, requests: list[Request]) -> list[Request]:
         """Answer the drafts that are recorded already; let the second of an id wait for the first; give the rest."""
@@ -257,21 +275,29 @@ class LiveChannel:
 
 def repeated(draft: Envelope, first: Envelope) -> Envelope | Deny:
     """The first envelope of this id, if the draft says the same."""
-    same = (
+    equal = (
         draft.sender_id == first.sender_id
         and draft.event_type == first.event_type
-        and draft.event_data == first.event_data
+        and same(draft.event_data, first.event_data)
         and draft.audience == first.audience
         and draft.causation_id == first.causation_id
     )
-    return first if same else Deny("conflict", "this message_id was used before with other content")
+    return first if equal else Deny("conflict", "this message_id was used before with other content")
 
 
 def _planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | Deny | None:
     try:
-        return plan(fold, laws, at)
+        outcome = plan(fold, laws, at)
+        for consequence in outcome.batch[1:] if isinstance(outcome, Admitted) else ():
+            check_json(consequence.event_data)
+        return outcome
     except Exception as error:  # an adapter or guard of a user's may raise anything
-        return Deny("rules_failed", f"{type(error).__name__}: {error}")
+        return Deny("rules_failed", told(error))
+
+
+def _deadline(laws: Laws, fold: Fold) -> Instant:
+    deadline = laws.due(fold)
+    return deadline.at if deadline else NEVER
 
 
 def _nothing(fold: Fold, laws: Laws, at: Instant) -> None:

@@ -86,5 +86,5 @@ class Timers:
     async def _look_at(self, due: Due) -> None:
         try:
             await self._look(due.channel_id)
-        except AntiphonError as error:
+        except Exception as error:  # one channel's trouble, of whatever kind, stops no other's clock
             log.warning("channel %s was due at %s and could not be looked at: %s", due.channel_id, due.at, error)

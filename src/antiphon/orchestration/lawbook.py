@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.core.codec import Malformed, as_type
-from antiphon.core.errors import RulesInvalid
+from antiphon.core.errors import AntiphonError, RulesInvalid
 from antiphon.core.events import Json
 from antiphon.core.guard import Guard
 from antiphon.core.laws import Laws
 from antiphon.core.rules import Adapter, Expectation
-from antiphon.core.words import shown
+from antiphon.core.words import shown, told
 from antiphon.guards.membership import Membership, TurnOrder
 from antiphon.guards.silence import CLOCKS, HANDLERS, LifeSpan, Within
 from antiphon.guards.writers import Writers
@@ -47,7 +47,7 @@ def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
 
 def adapter_named(name: str) -> type[Adapter]:
     """The adapter of this name."""
-    found = BUILT_IN.get(name) or _registered.get(name)
+    found = (BUILT_IN.get(name) or _registered.get(name)) if isinstance(name, str) else None
     if found is None:
         known = ", ".join(sorted([*BUILT_IN, *_registered]))
         raise RulesInvalid(f"no channel type is called {shown(name)}; there are: {known}")
@@ -68,14 +68,23 @@ def laws_for(channel_type: str, knobs: Json) -> Laws:
         guards.append(Writers(writers))
     guards.append(LifeSpan())
     guards.extend(Within(expectation) for expectation in expectations_for(kind, knobs))
-    return Laws(kind(knobs), guards)
+    return Laws(_made(kind, knobs), guards)
+
+
+def _made(kind: type[Adapter], knobs: Json) -> Adapter:
+    try:
+        return kind(knobs)
+    except AntiphonError:
+        raise
+    except Exception as error:
+        raise RulesInvalid(f"no {kind.name!r} can be made of these knobs: {told(error)}") from error
 
 
 def expectations_for(kind: type[Adapter], knobs: Json) -> list[Expectation]:
     """What a channel expects: its own words, and the adapter's for every name it does not mention."""
     given = [_expectation(entry) for entry in _list(knobs, "expectations")]
     named = {expectation.name for expectation in given}
-    defaults = [expectation for expectation in kind.expectations if expectation.name not in named]
+    defaults = [_known(expectation) for expectation in kind.expectations if expectation.name not in named]
     return [expectation for expectation in (*defaults, *given) if expectation.seconds > 0]
 
 
@@ -84,6 +93,10 @@ def _expectation(entry: object) -> Expectation:
         wanted = as_type(entry, Expectation)
     except Malformed as error:
         raise RulesInvalid(f"expectation {shown(entry)}: {error}") from error
+    return _known(wanted)
+
+
+def _known(wanted: Expectation) -> Expectation:
     if wanted.name not in CLOCKS:
         raise RulesInvalid(f"no expectation is called {shown(wanted.name)}; there are: {', '.join(CLOCKS)}")
     if wanted.handler not in HANDLERS:

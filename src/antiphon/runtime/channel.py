@@ -31,6 +31,9 @@ class SendOptions(TypedDict, total=False):
     """Makes the call repeatable: the same id with the same content returns the first envelope."""
 
 
+KNOWN_OPTIONS = SendOptions.__optional_keys__
+
+
 class Channel:
     """A handle: everything said through it is said by the participant that holds it."""
 
@@ -84,6 +87,8 @@ class Channel:
         return state.close_reason
 
     async def _say(self, event_type: str, data: Json, options: SendOptions) -> Envelope:
+        if options.keys() - KNOWN_OPTIONS:
+            raise UsageError(f"no option is called {shown(min(options.keys() - KNOWN_OPTIONS))}; see SendOptions")
         message_id = options.get("message_id")
         draft = Envelope(
             self._id_of(message_id) if message_id is not None else "",

@@ -14,6 +14,7 @@ from antiphon.core.guard import Deny
 from antiphon.core.ids import CHANNEL_ID
 from antiphon.core.opening import answer, opening
 from antiphon.core.step import record, said_by_hub, step
+from antiphon.core.words import told
 from antiphon.hub.audit import AUDIT, Audit
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
@@ -80,36 +81,40 @@ class Desk:
 
     async def live(self, channel_id: str) -> LiveChannel:
         """The channel of this id."""
+        self._check_id(channel_id)
+        return await self.channels.get(channel_id)
+
+    async def check_exists(self, channel_id: str) -> None:
+        """`UnknownChannel` unless there is a log of this id. Its rules need not be known for that."""
+        self._check_id(channel_id)
+        if await self.store.head(channel_id) == 0:
+            raise UnknownChannel(channel_id)
+
+    def check_open(self) -> None:
+        """`UsageError` if the hub was closed."""
         if self.closing.is_set():
             raise UsageError("this hub is closed; open it again")
+
+    def _check_id(self, channel_id: object) -> None:
+        self.check_open()
         if not isinstance(channel_id, str) or not CHANNEL_ID.match(channel_id):
-            raise UnknownChannel(channel_id if isinstance(channel_id, str) else repr(channel_id)[:80])
-        return await self.channels.get(channel_id)
+            raise UnknownChannel(channel_id)
 
     async def admit(self, live: LiveChannel, draft: Envelope) -> Envelope:
         """Record a participant's draft, or raise `Denied` and note the refusal."""
-        if self.closing.is_set():
-            raise UsageError("this hub is closed; open it again")
+        self.check_open()
         denial = check_draft(draft)
         if denial is not None:
-            raise await self.refusal(Denied(denial.reason, live.state.channel_id, denial.detail), draft)
+            raise await self.audit.refusal(Denied(denial.reason, live.state.channel_id, denial.detail), draft)
         again = draft if draft.envelope_id else None
         try:
             envelope = await live.submit(
                 lambda fold, laws, at: step(fold, draft, laws=laws, at=at, new_id=self.new_id), draft.priority, again
             )
         except Denied as denied:
-            raise await self.refusal(denied, draft) from None
+            raise await self.audit.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
-
-    async def refusal(self, denied: Denied, draft: Envelope) -> Denied:
-        """The refusal, once it is recorded."""
-        try:
-            await self.audit.refused(denied, draft)
-        except StoreError as error:
-            denied.add_note(f"the refusal could not be recorded: {error}")
-        return denied
 
     async def create(self, created: Created) -> LiveChannel:
         """Record a new channel and its invitations, and ask those who decide on them."""
@@ -133,7 +138,7 @@ class Desk:
             accepted = verdict if isinstance(verdict, bool) else await verdict
             draft = answer(invite, accepted=bool(accepted))
         except Exception as error:  # what a user's callable raises is a refusal with its words
-            draft = answer(invite, accepted=False, reason=f"{type(error).__name__}: {error}"[:500])
+            draft = answer(invite, accepted=False, reason=told(error))
         await live.submit(
             lambda fold, laws, at: (
                 record(fold, draft, laws=laws, at=at, new_id=self.new_id)
@@ -150,6 +155,7 @@ class Desk:
 
     async def end(self, live: LiveChannel, reason: str, by: str) -> None:
         """Close a channel. One that has ended stays as it is."""
+        self.check_open()
         draft = said_by_hub(EV_CHANNEL_CLOSED, {"reason": reason, "by": by})
         await live.submit(
             lambda fold, laws, at: (

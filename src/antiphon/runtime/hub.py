@@ -22,6 +22,12 @@ PAGE = 1000
 ENGINES = ("local", None)
 
 
+def check_cursor(after: object) -> None:
+    """Refuse what is no place in a log."""
+    if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+        raise UsageError(f"after is {shown(after)}; give a sequence, or 0 for the beginning")
+
+
 class Opening:
     """A hub about to be opened: await it, or enter it with `async with`, which also closes it."""
 
@@ -98,6 +104,7 @@ class Hub:
         `accept` decides on each invitation; without it all are accepted.
         """
         desk = self._desk
+        desk.check_open()
         check_name(who)
         if who in desk.acceptors:
             raise UsageError(f"{who!r} is registered in this hub already")
@@ -113,14 +120,16 @@ class Hub:
 
     async def post(self, envelope: Envelope) -> Envelope:
         """Record a hand-built envelope. Its sender must be registered here; the hub stamps it."""
+        if not isinstance(envelope, Envelope):
+            raise UsageError(f"post takes an Envelope, not the {type(envelope).__name__} {shown(envelope)}")
         desk, sender = self._desk, envelope.sender_id
         live = await desk.live(envelope.channel_id)
         if envelope.envelope_id:
             denied = Denied("forged_id", envelope.channel_id, "only the hub gives envelopes their ids")
-            raise await desk.refusal(denied, envelope)
-        if sender not in desk.acceptors:
+            raise await desk.audit.refusal(denied, envelope)
+        if not isinstance(sender, str) or sender not in desk.acceptors:
             denied = Denied("not_a_participant", envelope.channel_id, f"{shown(sender)} is not registered in this hub")
-            raise await desk.refusal(denied, envelope)
+            raise await desk.audit.refusal(denied, envelope)
         draft = Envelope(
             "",
             envelope.channel_id,
@@ -143,6 +152,7 @@ class Hub:
         With `participant` only what that participant may see; without, the operator's view. A reader that allows
         itself a `max_lag` is cut off with `SlowConsumer`, whose cursor it resumes from.
         """
+        check_cursor(after)
         live = await self._desk.live(channel_id)
         if participant is not None and participant not in live.state.participants:
             raise UnknownChannel(channel_id)
@@ -153,6 +163,7 @@ class Hub:
         self, status: str | None = None, participant: str | None = None, *, system: bool = False
     ) -> list[ChannelRow]:
         """The channels of the store; the hub's own only with `system=True`."""
+        self._desk.check_open()
         rows: list[ChannelRow] = []
         after = ""
         while page := await self._desk.store.channels(status=status, participant=participant, after=after, limit=PAGE):
@@ -162,7 +173,8 @@ class Hub:
 
     async def log(self, channel_id: str, after: int = 0) -> list[Envelope]:
         """The operator's view of a channel: every envelope behind `after`, in order of admission."""
-        await self._desk.live(channel_id)
+        check_cursor(after)
+        await self._desk.check_exists(channel_id)
         found: list[Envelope] = []
         while page := (await self._desk.store.read(channel_id, after=after)).envelopes:
             found.extend(page)

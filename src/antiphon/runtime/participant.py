@@ -41,6 +41,7 @@ class Participant:
         context_vars: Json | None = None,
     ) -> Channel:
         """Open a channel with others. Returns when all have accepted; `Denied` if one refuses or does not answer."""
+        self._desk.check_open()
         created = Created(
             type=type,
             creator=self.name,
@@ -75,6 +76,8 @@ class Participant:
         return await self._inbox.pending()
 
     def _seated(self, adapter: builtins.type[Adapter], target: str | Sequence[str]) -> list[Seat]:
+        if not isinstance(target, str | list | tuple):
+            raise UsageError(f"target is {shown(target)}; give a name or a list of names")
         names = [self.name, *([target] if isinstance(target, str) else target)]
         seats = [Seat(name, self._desk.directory.find(name).kind) for name in names]
         for name in names:
@@ -82,7 +85,7 @@ class Participant:
                 raise UsageError(f"{name!r} is named twice; the creator is a participant already")
         least, most = adapter.seats.least, adapter.seats.most
         if len(seats) < least or (most is not None and len(seats) > most):
-            wanted = f"exactly {most}" if most == least else f"at least {least}"
+            wanted = f"exactly {most}" if most == least else f"{least} to {most}" if most else f"at least {least}"
             raise RulesInvalid(f"{adapter.name!r} takes {wanted} participants, the creator included, not {len(seats)}")
         return seats
 

@@ -59,6 +59,7 @@ class Inbox:
 
     async def read(self) -> AsyncIterator[Envelope]:
         """Envelopes in order per channel; each is acknowledged when the next is asked for."""
+        self._desk.check_open()
         if self._taken:
             raise UsageError(f"the inbox of {self._name!r} is being read already")
         self._taken = True
@@ -73,6 +74,7 @@ class Inbox:
 
     async def pending(self) -> int:
         """How many envelopes are not acknowledged yet."""
+        self._desk.check_open()
         await self._load()
         count = 0
         for channel_id, cursor in list(self._positions.items()):
@@ -105,6 +107,8 @@ class Inbox:
         for envelope in page:
             if self._wanted(envelope):
                 yield envelope
+            if self._desk.closing.is_set():
+                return
             self._positions[channel_id] = envelope.sequence
             if envelope is page[-1] or self._wanted(envelope):
                 await self._desk.store.acknowledge(self._name, channel_id, envelope.sequence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon.core.errors import BadUrl, StoreRefused
+from antiphon.core.words import shown
 from antiphon.store.now import SystemNow
 from antiphon.store.protocol import Now, Store
 
@@ -13,6 +14,8 @@ _SQLITE = "sqlite:///"
 
 async def open_store(url: str, *, tenant: str = "default", clock: Now | None = None, read_only: bool = False) -> Store:
     """Open the store that a URL names."""
+    if not isinstance(url, str):
+        raise BadUrl(f"{shown(url)} is no URL; {KINDS}")
     if url == "memory:":
         from antiphon.store.memory import MemoryStore
 
@@ -22,7 +25,7 @@ async def open_store(url: str, *, tenant: str = "default", clock: Now | None = N
     path = url.removeprefix(_SQLITE)
     if path == url:
         raise BadUrl(f"{url!r} names no store; {KINDS}")
-    if not path.strip("/") or path.endswith("/"):
+    if not path.strip("/") or path.endswith("/") or path.startswith(":"):
         raise BadUrl(f"{url!r} names no file; {KINDS}")
     if any(mark in path for mark in "\0?#"):
         raise BadUrl(f"{url!r} has more than a path in it; options, fragments and NUL characters mean nothing here")
