@@ -8,7 +8,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from bench import flat, throughput
+from bench import flat, peers, throughput
 from bench.figures import table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
@@ -20,6 +20,7 @@ def main() -> None:
     page = [f"# Performance\n\nWritten by `make bench` on {time.strftime('%Y-%m-%d')}: {machine}. Trust the ratios.\n"]
     for title, figures in parts.items():
         page.append(f"## {title}\n\n{table(figures)}\n")
+    page.append(f"## Beside peers\n\n{peers.section()}\n")
     PAGE.write_text("\n".join(page))
     print("\n".join(page))
 

@@ -39,6 +39,26 @@ def test_every_reason_of_a_refusal_is_explained() -> None:
     assert missing(reasons(), "errors.md") == []
 
 
+def close_reasons() -> Iterator[str]:
+    """Every reason, or its fixed beginning, for which the hub or a built-in adapter closes a channel."""
+    for path in [SOURCE / "core" / "step.py", SOURCE / "orchestration" / "adapters.py"]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id="Close" | "_closing"), args=[ast.Constant(value=str(reason)), *_]):
+                    yield reason
+                case ast.Call(
+                    func=ast.Name(id="Close" | "_closing"),
+                    args=[ast.JoinedStr(values=[ast.Constant(value=str(reason)), *_]), *_],
+                ):
+                    yield reason
+
+
+def test_every_reason_of_a_closing_is_explained() -> None:
+    assert len(set(close_reasons())) >= 4
+    text = text_of(DOCS / "channels.md")
+    assert [reason for reason in close_reasons() if f"`{reason}" not in text] == []
+
+
 def test_every_error_is_explained() -> None:
     errors = [name for name in antiphon.__all__ if is_error(getattr(antiphon, name))]
     assert len(errors) > 15

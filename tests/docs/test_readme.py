@@ -10,11 +10,15 @@ FIRST_PROGRAM = 20
 
 def promises(text: str) -> list[str]:
     section = text.partition("## What is promised")[2].partition("\n## ")[0]
-    return re.findall(r"^- .+$", section, re.MULTILINE)
+    return re.findall(r"^- .+(?:\n  .+)*$", section, re.MULTILINE)
 
 
 def unkept(text: str) -> list[str]:
-    return [line for line in promises(text) if not any(is_a_test(target) for target in links(line))]
+    return [line for line in promises(text) if not all_tests(list(links(line)))]
+
+
+def all_tests(targets: list[str]) -> bool:
+    return bool(targets) and all(is_a_test(target) for target in targets)
 
 
 def is_a_test(target: str) -> bool:

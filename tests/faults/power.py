@@ -103,14 +103,22 @@ class Syncs:
     heeded: bool = True
     """Whether a sync does anything. A disk that only says so loses what the store rightly acknowledged."""
     fail_every: int = 0
-    """One of so many fails, once `armed`; 0 is none."""
+    """One of so many syncs of a log fails, once `armed`; 0 is none."""
+    main_too: bool = False
+    """Whether the syncs of the database file itself fail as well.
+
+    SQLite does not survive that: what a checkpoint wrote that a reader had cut short counts as done without a sync
+    of its own, so when the next sync fails it is not written again, and the log that still had it is let go.
+    """
     armed: bool = False
     asked: int = 0
     failed: int = 0
 
-    def fails(self) -> bool:
-        self.asked += self.armed
-        fails = self.armed and self.fail_every > 0 and self.asked % self.fail_every == 0
+    def fails(self, *, is_main: bool) -> bool:
+        if not self.armed or not self.fail_every or (is_main and not self.main_too):
+            return False
+        self.asked += 1
+        fails = self.asked % self.fail_every == 0
         self.failed += fails
         return fails
 
@@ -156,8 +164,9 @@ class RecordedFile(apsw.VFSFile):
         asked = flags[0]
         super().__init__("", name, flags)
         self.tape, self.syncs, self.inode = vfs.tape, vfs.syncs, 0
+        self.is_main = bool(asked & apsw.SQLITE_OPEN_MAIN_DB)
         # The system's VFS syncs the directory with the first sync of a journal or log it was asked to create.
-        self.names_unsynced = bool(asked & apsw.SQLITE_OPEN_CREATE) and not asked & apsw.SQLITE_OPEN_MAIN_DB
+        self.names_unsynced = bool(asked & apsw.SQLITE_OPEN_CREATE) and not self.is_main
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         super().xWrite(data, offset)
@@ -170,7 +179,7 @@ class RecordedFile(apsw.VFSFile):
     def xSync(self, flags: int) -> None:  # noqa: N802
         if not self.syncs.heeded:
             return
-        if self.syncs.fails():
+        if self.syncs.fails(is_main=self.is_main):
             self.tape.append(Synced(self.inode, failed=True))
             raise failure(apsw.IOError, apsw.SQLITE_IOERR_FSYNC, "disk I/O error")
         self.tape.append(Synced(self.inode))

@@ -44,7 +44,7 @@ def check_event(draft: Envelope) -> Deny | None:
     why = fits(event_type, data)
     if why:
         return Deny("malformed", f"event_data of {event_type!r}: {why}")
-    size = len(to_json(data)) + len(to_json(draft.audience))
+    size = len(to_json(data)) + (len(to_json(draft.audience)) if draft.audience else 0)
     return Deny("too_large", f"it has {size} bytes; the limit is {MAX_BYTES}") if size > MAX_BYTES else None
 
 

@@ -115,7 +115,7 @@ class LiveChannel:
             return ()
         recent = self._recent
         if recent and recent[0][0] <= after + 1:
-            return [decode(record) for sequence, record in recent if sequence > after]
+            return [decode(recent[place][1]) for place in range(after + 1 - recent[0][0], len(recent))]
         page = await self._around.store.read(self.state.channel_id, after=after)
         return page.envelopes
 

@@ -43,7 +43,8 @@ class Waiting(Generic[T]):
     """A queue in order of priority, with ageing."""
 
     def __init__(self) -> None:
-        self._lanes: dict[Priority, _Lane[T]] = {priority: _Lane() for priority in sorted(Priority, reverse=True)}
+        self._by_priority: dict[Priority, _Lane[T]] = {priority: _Lane() for priority in Priority}
+        self._lanes = [self._by_priority[priority] for priority in sorted(Priority, reverse=True)]
         self._arrivals = 0
         self._size = 0
 
@@ -54,7 +55,7 @@ class Waiting(Generic[T]):
         """Let an item wait."""
         self._arrivals += 1
         self._size += 1
-        self._lanes[priority].items.append((self._arrivals, item))
+        self._by_priority[priority].items.append((self._arrivals, item))
 
     def take(self, most: int) -> list[T]:
         """The next items to be admitted, at most so many."""
@@ -65,15 +66,14 @@ class Waiting(Generic[T]):
 
     def _take_one(self) -> T:
         chosen = self._next_lane()
-        arrival, item = self._lanes[chosen].take()
+        arrival, item = chosen.take()
         self._size -= 1
-        for priority, lane in self._lanes.items():
-            if priority < chosen:
-                lane.overtaken_by(arrival)
+        for lane in self._lanes:
+            lane.overtaken_by(arrival)
         return item
 
-    def _next_lane(self) -> Priority:
-        for priority, lane in reversed(self._lanes.items()):
-            if lane.out_of_patience:
-                return priority
-        return next(priority for priority, lane in self._lanes.items() if lane.items)
+    def _next_lane(self) -> _Lane[T]:
+        impatient = [lane for lane in self._lanes if lane.out_of_patience]
+        if impatient:
+            return min(impatient, key=lambda lane: lane.items[0][0])
+        return next(lane for lane in self._lanes if lane.items)

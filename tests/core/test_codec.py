@@ -1,0 +1,201 @@
+"""What may be recorded, at the edges of every limit."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from antiphon import Envelope, Priority
+from antiphon.core.codec import Malformed, as_type, check_json, copied, decode, encode, from_json
+from antiphon.core.draft import check_draft
+from antiphon.core.rules import Expectation
+
+
+def nested(levels: int, value: object = 0) -> object:
+    for _ in range(levels):
+        value = {"in": value}
+    return value
+
+
+class Odd(dict[str, object]):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -1,
+        10**100 - 1,
+        -(10**100) + 1,
+        1.5,
+        -0.0,
+        5e-324,
+        1.7976931348623157e308,
+        "",
+        "ä€😀\u2028\u0085\x01\x7f\ufeff",
+        [],
+        {},
+        {"": ""},
+        [[[]]],
+        [0] * 9_999,
+        nested(64),
+        nested(64, {}),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_may_be_recorded(value: object) -> None:
+    check_json(value)
+    assert copied(value) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (math.nan, "bad_number"),
+        (math.inf, "bad_number"),
+        (10**100, "bad_number"),
+        (-(10**100), "bad_number"),
+        (10**5000, "bad_number"),
+        ("\ud800", "bad_text"),
+        ("ok\udfff", "bad_text"),
+        ("\x00", "bad_text"),
+        ("ä\x00", "bad_text"),
+        ({"\x00": 1}, "bad_text"),
+        ({1: 1}, "not_json"),
+        ({None: 1}, "not_json"),
+        ({10**5000: 1}, "not_json"),
+        ((1,), "not_json"),
+        ({1}, "not_json"),
+        (b"x", "not_json"),
+        (1j, "not_json"),
+        (object(), "not_json"),
+        (Priority.URGENT, "not_json"),
+        (OrderedDict(), "not_json"),
+        (Odd(), "not_json"),
+        ([0] * 10_000, "too_large"),
+        ({str(n): n for n in range(10_000)}, "too_large"),
+        (nested(65), "too_deep"),
+        (nested(100_000), "too_deep"),
+    ],
+    ids=lambda value: "digits" if value == 10**5000 else ascii(type(value).__name__),
+)
+def test_what_may_not(value: object, reason: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        check_json([value] if reason.startswith("bad") else value)
+    assert caught.value.reason == reason
+    assert str(caught.value)
+
+
+def draft(**changes: object) -> Envelope:
+    fields: dict[str, object] = {
+        "channel_id": "here",
+        "sender_id": "alice",
+        "event_type": "myapp.thing",
+        "event_data": {},
+        **changes,
+    }
+    return Envelope(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"event_type": "a.b"},
+        {"event_type": "my-app.re_view.2"},
+        {"event_type": "x." + "y" * 126},
+        {"event_type": "ag2x.thing"},
+        {"event_type": "antiphony.thing"},
+        {"event_type": "ag2.msg.text", "event_data": {"text": "hi"}},
+        {"event_type": "ag2.msg.text", "event_data": {"text": "hi", "lang": "en"}},
+        {"event_type": "ag2.packet", "event_data": {"body": ""}},
+        {"event_type": "ag2.context.set", "event_data": {}},
+        {"audience": ["bob"]},
+        {"causation_id": "e" * 128},
+        {"priority": Priority.BACKGROUND},
+    ],
+    ids=str,
+)
+def test_a_draft_that_may_be_in_some_channel(changes: dict[str, object]) -> None:
+    assert check_draft(draft(**changes)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"event_type": "thing"}, "bad_event_type"),
+        ({"event_type": ".thing"}, "bad_event_type"),
+        ({"event_type": "my."}, "bad_event_type"),
+        ({"event_type": "my..thing"}, "bad_event_type"),
+        ({"event_type": "1my.thing"}, "bad_event_type"),
+        ({"event_type": "mÿ.thing"}, "bad_event_type"),
+        ({"event_type": "x." + "y" * 127}, "bad_event_type"),
+        ({"event_type": "ag2.thing"}, "reserved_event"),
+        ({"event_type": "antiphon.thing"}, "reserved_event"),
+        ({"causation_id": "e" * 129}, "bad_causation"),
+        ({"causation_id": "ë"}, "bad_causation"),
+        ({"sequence": -1}, "forged_sequence"),
+        ({"created_at": " "}, "forged_time"),
+    ],
+    ids=str,
+)
+def test_a_draft_that_may_be_in_none(changes: dict[str, object], reason: str) -> None:
+    denial = check_draft(draft(**changes))
+    assert denial is not None
+    assert denial.reason == reason
+
+
+def test_a_record_is_the_envelope_and_nothing_else() -> None:
+    envelope = Envelope("id", "here", "alice", ["bob"], "my.thing", {"a": [1]}, "why", Priority.URGENT, "now", 7)
+    assert encode(envelope) == (
+        b'{"envelope_id":"id","channel_id":"here","sender_id":"alice","audience":["bob"],"event_type":"my.thing",'
+        b'"event_data":{"a":[1]},"causation_id":"why","priority":2,"created_at":"now","sequence":7}'
+    )
+    assert decode(encode(envelope)) == envelope
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"envelope_id": 7}',
+        b'{"audience": "bob"}',
+        b'{"priority": 9}',
+        b'{"sequence": "1"}',
+        b'{"event_data": []}',
+        b'{"event_data": {"a": NaN}}',
+        b'{"envelope_id": "\xff"}',
+        b"[" * 100_000,
+        b'{"event_data": ' + b'{"a":' * 100_000,
+    ],
+    ids=lambda record: ascii(record[:25]),
+)
+def test_what_is_no_record(record: bytes) -> None:
+    with pytest.raises(Malformed, match="not an envelope"):
+        decode(record)
+
+
+def test_values_of_ours_are_read_strictly() -> None:
+    assert as_type({"name": "a", "seconds": 5}, Expectation) == Expectation("a", 5.0)
+    for wrong in ({"name": "a"}, {"name": 1, "seconds": 5}, {"name": "a", "seconds": "5"}, [], None):
+        with pytest.raises(Malformed):
+            as_type(wrong, Expectation)
+    with pytest.raises(Malformed):
+        from_json(b'{"name": "a"}', Expectation)
+
+
+def test_an_envelope_cannot_be_changed() -> None:
+    envelope = draft()
+    with pytest.raises(FrozenInstanceError):
+        envelope.sender_id = "mallory"  # type: ignore[misc]
+    assert not hasattr(envelope, "__dict__")
+    assert len(fields(envelope)) == 10
