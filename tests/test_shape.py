@@ -110,9 +110,7 @@ def test_a_deep_function_is_noticed() -> None:
                     elif rows:
                         {innermost}
     """
-    deep, flat = (
-        ast.parse(dedent(text.format(innermost=line))) for line in ("while row: pass", "return row")
-    )
+    deep, flat = (ast.parse(dedent(text.format(innermost=line))) for line in ("while row: pass", "return row"))
     assert deep_functions(deep) == ["line 2: f nests 4 deep"]
     assert deep_functions(flat) == []
 

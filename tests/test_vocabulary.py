@@ -51,9 +51,7 @@ def complaints(place: str, text: str) -> list[str]:
 def words(name: str) -> list[str]:
     """The words of a name in any case, small and singular where we know the plural."""
     found = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)]
-    return [
-        single if (single := word.removesuffix("s")) in EMPTY | REPLACED.keys() else word for word in found
-    ]
+    return [single if (single := word.removesuffix("s")) in EMPTY | REPLACED.keys() else word for word in found]
 
 
 def class_names(tree: ast.Module) -> Iterator[str]:

@@ -406,7 +406,7 @@ async def test_custom_types_do_not_advance_the_turn(team: Team) -> None:
 
 async def test_a_custom_type_needs_a_namespace(team: Team) -> None:
     channels = await team.discussion("bob")
-    with pytest.raises(Denied, match="'review'.*dotted name"):
+    with pytest.raises(Denied, match=r"'review'.*dotted name"):
         await channels["alice"].post("review", {})
 
 

@@ -58,13 +58,17 @@ def changes(before: tuple[Envelope, ...], then: Envelope) -> dict[str, object]:
             {"speakers": ("alice",), "turn_count": 1, "last_speaker_id": "carol", "last_envelope_id": "e6"},
         ),
         ((*BEGUN, assigned("alice")), said("bob"), {"interjected": True, "last_envelope_id": "e6"}),
-        ((*BEGUN, assigned("alice"), said("bob")), said("alice"), {
-            "interjected": False,
-            "speakers": (),
-            "turn_count": 1,
-            "last_speaker_id": "alice",
-            "last_envelope_id": "e7",
-        }),
+        (
+            (*BEGUN, assigned("alice"), said("bob")),
+            said("alice"),
+            {
+                "interjected": False,
+                "speakers": (),
+                "turn_count": 1,
+                "last_speaker_id": "alice",
+                "last_envelope_id": "e7",
+            },
+        ),
         (
             (*BEGUN, assigned("carol")),
             packed("carol", set={"b": [2]}, delete=["a"]),

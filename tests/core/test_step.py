@@ -30,9 +30,7 @@ def begun(channel_type: str, *people: str, **knobs: object) -> tuple[Laws, Fold,
     laws = laws_for(channel_type, knobs)
     seats = [Seat(*each.split(":")) for each in people]
     created = Created(channel_type, seats[0].name, seats, knobs, laws.adapter.ordered)
-    admitted = opening(
-        laws.begin("here"), created, {seat.name for seat in seats}, laws=laws, at=at(0), new_id=Ids()
-    )
+    admitted = opening(laws.begin("here"), created, {seat.name for seat in seats}, laws=laws, at=at(0), new_id=Ids())
     return laws, admitted.fold, admitted
 
 
@@ -81,9 +79,7 @@ def test_nobody_alone_opens_at_once() -> None:
         ("discussion", ("alice", "bob"), [fact("bob", "ag2.context.set", {"set": {}})], ["ag2.context.set"]),
     ],
 )
-def test_what_follows(
-    channel_type: str, people: tuple[str, ...], drafts: list[Envelope], expected: list[str]
-) -> None:
+def test_what_follows(channel_type: str, people: tuple[str, ...], drafts: list[Envelope], expected: list[str]) -> None:
     laws, fold, _ = begun(channel_type, *people)
     for draft in drafts:
         last = admitted(stepped(laws, fold, draft))

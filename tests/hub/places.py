@@ -13,6 +13,7 @@ from antiphon.core.codec import encode
 from antiphon.core.laws import Fold
 from antiphon.store.memory import MemoryStore
 from antiphon.testing import ManualClock
+from tests.hub.gates import turns
 
 
 class Place(Protocol):
@@ -100,7 +101,7 @@ async def watched(clock: ManualClock) -> None:
     """Return once the hub has looked at what is due and waits for this clock."""
     async with asyncio.timeout(10):
         while not clock._waits:
-            await asyncio.sleep(0)
+            await turns(1)
 
 
 async def fold_of(hub: Hub, channel_id: str) -> Fold:

@@ -16,6 +16,7 @@ from antiphon import (
     Priority,
     StoreError,
     StoreUnavailable,
+    UsageError,
 )
 from antiphon.core.instants import Instant
 from antiphon.store.protocol import Appended
@@ -105,6 +106,36 @@ async def test_nothing_is_acknowledged_before_it_is_recorded(here: Team) -> None
     gated(here).let_pass()
     assert (await soon(sending)).sequence == before.sequence + 1
     assert channel.state.turn_count == 1
+
+
+async def test_what_a_sender_changes_while_it_waits_changes_nothing(here: Team) -> None:
+    """A draft is what it was when it was handed over, whatever becomes of the lists and dicts it was made of."""
+    channel = await here["alice"].open(target="bob")
+    gated(here).close_gate(channel.channel_id)
+    sending = [asyncio.ensure_future(channel.send("first"))]
+    await turns()
+    names = ["bob"]
+    text: dict[str, object] = {"text": "as it was", "tags": [1]}
+    thing: dict[str, object] = {"tags": [1]}
+    by_hand = Envelope("", channel.channel_id, "alice", names, EV_TEXT, text)
+    sending += [
+        asyncio.ensure_future(channel.post(EV_TEXT, text, audience=names)),
+        asyncio.ensure_future(channel.post("myapp.thing", thing, audience=names)),
+        asyncio.ensure_future(here.hub.post(by_hand)),
+    ]
+    await turns()
+    names[:] = ["alice", 7]  # type: ignore[list-item]
+    text["text"], text["tags"] = None, float("nan")
+    thing["tags"] = {1, 2}
+    gated(here).let_pass()
+    _, *sent = await soon(asyncio.gather(*sending))
+    tagged = {"text": "as it was", "tags": [1]}
+    assert [(each.audience, each.event_data) for each in (await here.log(channel))[-3:]] == [
+        (["bob"], tagged),
+        (["bob"], {"tags": [1]}),
+        (["bob"], tagged),
+    ]
+    assert (await here.log(channel))[-3:] == sent
 
 
 # The same again
@@ -333,6 +364,31 @@ async def test_many_register_at_once(clock: ManualClock) -> None:
         await soon(asyncio.gather(*joining))
         registered = [each.event_data.get("name") for each in await here.hub.log("system:registry")]
         assert sorted(name for name in registered if isinstance(name, str)) == sorted(names)
+
+
+async def test_names_that_differ_in_case_cannot_slip_in_together(clock: ManualClock) -> None:
+    store = GatedStore(clock)
+    async with team("zoe", store=store, clock=clock) as here:
+        store.close_gate("system:registry")
+        joining = [asyncio.ensure_future(here.hub.register(name)) for name in ("alice", "Alice", "ALICE", "alice")]
+        await turns()
+        store.let_pass()
+        outcomes = await soon(asyncio.gather(*joining, return_exceptions=True))
+        assert [isinstance(each, UsageError) for each in outcomes] == [False, True, True, True]
+        registered = [each.event_data.get("name") for each in await here.hub.log("system:registry")]
+        assert [name for name in registered if name and name != "zoe"] == ["alice"]
+
+
+async def test_a_registration_that_is_given_up_can_be_made_again(clock: ManualClock) -> None:
+    store = GatedStore(clock)
+    async with team("zoe", store=store, clock=clock) as here:
+        store.close_gate("system:registry")
+        joining = asyncio.ensure_future(here.hub.register("alice"))
+        await turns()
+        joining.cancel()
+        await asyncio.gather(joining, return_exceptions=True)
+        store.let_pass()
+        assert (await soon(here.hub.register("alice"))).name == "alice"
 
 
 # Cancelling

@@ -1,4 +1,4 @@
-"""What must happen within a time, and what the hub does if it does not: told once, to the right people, at the instant."""
+"""What must happen within a time, and what the hub does if not: told once, to the right people, at the instant."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from antiphon import (
 )
 from antiphon.testing import ManualClock
 from tests.hub.gates import BEFORE, GatedStore, soon, turns
-from tests.hub.places import Place, Team, shown, team, watched
+from tests.hub.places import Place, Team, shown, team
 
 CREATED, ASSIGNED = "antiphon.channel.created", "antiphon.turn.assigned"
 OPERATORS = ["hub:operators"]
@@ -485,7 +485,6 @@ async def test_time_that_passes_without_a_hub_counts(place: Place, clock: Manual
     await first.hub.close()
     clock.advance(3600)
     then = Team(await place.hub(clock), clock)
-    await watched(clock)
     await clock.advance(2)
     log = await then.hub.log(channel.channel_id)
     assert (await then.records(channel))[: len(before)] == before

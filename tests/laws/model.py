@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from antiphon import Envelope
-
 from tests.laws.strategies import KINDS
 
 OPERATORS = "hub:operators"

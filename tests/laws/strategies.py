@@ -186,7 +186,9 @@ acts = st.one_of(
     st.builds(Say, places, names, words, audiences, st.none() | st.sampled_from(["m1", "m2"])),
     st.builds(Say, places, names, words),
     st.builds(Pack, places, names, words, st.dictionaries(keys, json_values, max_size=2)),
-    st.builds(Write, places, names, st.dictionaries(keys, json_values, max_size=2), st.lists(keys, max_size=2).map(tuple)),
+    st.builds(
+        Write, places, names, st.dictionaries(keys, json_values, max_size=2), st.lists(keys, max_size=2).map(tuple)
+    ),
     st.builds(Custom, places, names, json_objects, audiences),
     st.builds(End, places, names, st.sampled_from(["done", "enough"])),
     st.builds(Pass, st.sampled_from([0.5, 1.0, 30.0, 90.0, 200.0])),

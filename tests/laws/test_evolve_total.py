@@ -116,7 +116,7 @@ def sealed() -> Iterator[None]:
 
 def test_the_seal_holds() -> None:
     with sealed():
-        for touch in (time.time, random.random, lambda: os.urandom(1), socket.socket, lambda: open("/dev/null")):
+        for touch in (time.time, random.random, os.urandom, socket.socket, open):
             with pytest.raises(Touched):
                 touch()
 
@@ -153,13 +153,14 @@ def test_fold_step_and_decide_touch_nothing(drafts: list[tuple[str, Envelope, di
 def test_the_same_question_has_the_same_answer(said: list[tuple[str, str]]) -> None:
     """Deciding twice on equal values gives equal values: nothing is kept between two questions."""
     for laws, channel_type in zip(LAWS, ("conversation", "consulting", "discussion"), strict=True):
-        outcomes = []
-        for _ in range(2):
-            numbers, fold, batches = count(1000), begun(laws, channel_type), []
-            for who, text in said:
-                draft = Envelope(sender_id=who, event_type="ag2.msg.text", event_data={"text": text})
-                outcome = step(fold, draft, laws=laws, at=START, new_id=lambda: f"id-{next(numbers)}")
-                fold = outcome.fold if isinstance(outcome, Admitted) else fold
-                batches.append(outcome)
-            outcomes.append(batches)
-        assert outcomes[0] == outcomes[1]
+        assert answers(laws, channel_type, said) == answers(laws, channel_type, said)
+
+
+def answers(laws: Laws, channel_type: str, said: list[tuple[str, str]]) -> list[Admitted | Deny]:
+    numbers, fold, found = count(1000), begun(laws, channel_type), []
+    for who, text in said:
+        draft = Envelope(sender_id=who, event_type="ag2.msg.text", event_data={"text": text})
+        outcome = step(fold, draft, laws=laws, at=START, new_id=lambda: f"id-{next(numbers)}")
+        fold = outcome.fold if isinstance(outcome, Admitted) else fold
+        found.append(outcome)
+    return found

@@ -64,9 +64,7 @@ def test_ids_grow_whatever_the_clock_does(times: list[int], steps: list[int]) ->
     assert {uuid.UUID(each).version for each in drawn} == {7}
 
 
-def test_ids_grow_when_the_bits_of_one_millisecond_run_out(
-    times: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_grow_when_the_bits_of_one_millisecond_run_out(times: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     times.append(10**18)
     source = TimeOrderedIds()
     first = source()

@@ -10,6 +10,7 @@ import pytest
 
 from antiphon.core.errors import Conflict, StoreRefused
 from antiphon.core.events import EV_CHANNEL_CLOSED, Closed
+from antiphon.store.memory import MemoryStore
 from antiphon.store.protocol import Appended, Position
 from antiphon.store.sqlite import SqliteStore
 from antiphon.store.verify import Report, verify_store
@@ -185,6 +186,29 @@ async def test_an_envelope_behind_the_end_is_still_owed(store: SqliteStore) -> N
     assert await store.positions("alice") == []
     await store.append("c", said("c", 4), expected=3)
     assert await store.positions("alice") == [Position("c", 3)]
+
+
+async def test_a_channel_that_was_marked_as_ended_is_owed_what_comes_later(store: SqliteStore) -> None:
+    await store.append("c", opening("c", "alice", "bob"), expected=0)
+    await store.mark("c", status="closed")
+    await store.acknowledge("alice", "c", 2)
+    assert await store.positions("alice") == []
+    await store.append("c", said("c", 3), expected=2)
+    assert await store.positions("alice") == [Position("c", 2)]
+
+
+async def test_a_tail_is_woken_and_need_not_look(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.store.bell.LOOK_EVERY", 3600)
+    for each in (store, MemoryStore()):
+        tail = each.tail()
+        waiting = asyncio.ensure_future(anext(tail))
+        await each.head("c")
+        for sequence in range(1, 4):
+            await each.append("c", said("c", sequence), expected=sequence - 1)
+            async with asyncio.timeout(10):
+                assert [envelope.sequence for envelope in (await waiting).envelopes] == [sequence]
+            waiting = asyncio.ensure_future(anext(tail))
+        waiting.cancel()
 
 
 async def test_listing_in_pages(store: SqliteStore) -> None:

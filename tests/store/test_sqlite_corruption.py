@@ -1,21 +1,25 @@
 """Damage is noticed, is told by its place, and stays with the channel that has it."""
 
-# ruff: noqa: ASYNC240  # a test may wait for its own files and processes
-
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from antiphon import Hub
 from antiphon.core.codec import encode
+from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, LogCorrupt, StoreError, StoreRefused
+from antiphon.core.events import EV_CHANNEL_CLOSED, Closed
+from antiphon.store.protocol import Appended
 from antiphon.store.records import genesis, link
 from antiphon.store.sqlite import SqliteStore
 from antiphon.store.verify import Problem, verify_store
-from antiphon.testing.envelopes import said, whole_log
+from antiphon.testing.envelopes import opening, said, told, whole_log
 from tests.store.conftest import Tamper
 
 LENGTH = 6
@@ -56,6 +60,12 @@ async def test_damage_is_told_by_its_place(filled: SqliteStore, tamper: Tamper, 
     assert (report.channels, report.envelopes) == (2, LENGTH + BAD - 1)
     assert len(await whole_log(filled, "good")) == LENGTH
     await filled.append("good", said("good", LENGTH + 1), expected=LENGTH)
+
+
+async def test_a_deleted_row_is_called_missing(filled: SqliteStore, tamper: Tamper) -> None:
+    tamper("DELETE FROM log WHERE channel = 'bad' AND seq IN (2, 3)")
+    with pytest.raises(LogCorrupt, match="missing; the next one is 4"):
+        await filled.read("bad", after=1)
 
 
 async def test_swapped_records_are_noticed(filled: SqliteStore, tamper: Tamper) -> None:
@@ -191,3 +201,45 @@ async def test_a_forged_record_with_a_fitting_hash_breaks_the_chain_behind_it(
     tamper(change, forged, link(digest, forged), BAD)
     [problem] = (await verify_store(filled)).problems
     assert (problem.channel_id, problem.sequence) == ("bad", BAD + 1)
+
+
+async def test_a_log_moved_to_another_tenant_is_noticed(filled: SqliteStore, tamper: Tamper) -> None:
+    tamper("UPDATE log SET tenant = 'another'")
+    other = await SqliteStore.open(filled.path, tenant="another", read_only=True)
+    with pytest.raises(LogCorrupt, match="hash chain"):
+        await other.read("good")
+    await other.close()
+
+
+async def test_a_damaged_row_of_the_listing_costs_only_its_channel(store: SqliteStore, tamper: Tamper) -> None:
+    for channel in ("bad", "good"):
+        await store.append(channel, opening(channel, "alice", "bob"), expected=0)
+    tamper("UPDATE channel SET participants = 'alice' WHERE channel = 'bad'")
+    bad, good = await asyncio.gather(
+        *(store.append(channel, [closing(channel)], expected=2) for channel in ("bad", "good")),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, LogCorrupt)
+    assert good == Appended(3, 3)
+    assert [await store.head(channel) for channel in ("bad", "good")] == [2, 3]
+
+
+def closing(channel: str) -> Envelope:
+    return told(channel, 3, EV_CHANNEL_CLOSED, event=Closed("over"))
+
+
+async def test_a_log_that_is_gone_or_not_listed_is_found_by_verify(tmp_path: Path) -> None:
+    path = tmp_path / "team.db"
+    async with Hub.open(f"sqlite:///{path}") as hub:
+        ann, _ = await hub.register("ann"), await hub.register("ben")
+        gone, unlisted = [(await ann.open(target="ben")).channel_id for _ in range(2)]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM log WHERE channel = ?", (gone,))
+        connection.execute("DELETE FROM channel WHERE channel = ?", (unlisted,))
+    store = await SqliteStore.open(path)
+    report = await verify_store(store)
+    await store.close()
+    assert {(problem.channel_id, problem.why.split(";")[0].split(",")[0]) for problem in report.problems} == {
+        (gone, "the listing has this channel"),
+        (unlisted, "the listing has lost this channel"),
+    }

@@ -1,6 +1,6 @@
 """What cannot be used is refused at once, with a sentence that says what to do, and is left as it was."""
 
-# ruff: noqa: ASYNC221, ASYNC240  # a test may wait for its own files and processes
+# ruff: noqa: ASYNC221  # a test may wait for its own files and processes
 
 from __future__ import annotations
 
@@ -210,6 +210,32 @@ async def test_a_failure_before_the_commit_has_recorded_nothing(path: Path, code
     instead.clear()
     assert await store.head("c") == 0
     assert await store.append("c", said("c", 1), expected=0) == Appended(1, 1)
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_FULL, StoreUnavailable),
+        (sqlite3.SQLITE_BUSY, StoreUnavailable),
+        (sqlite3.SQLITE_IOERR, OutcomeUnknown),
+    ],
+)
+async def test_a_statement_that_commits_itself_may_have_done_so(path: Path, code: int, kind: type[Exception]) -> None:
+    class Failing(Altered):
+        def execute(self, sql: str, parameters: Values = ()) -> Cursor:
+            if failing and sql.startswith("INSERT INTO log"):
+                raise failure(failing.pop())
+            return super().execute(sql, parameters)
+
+    failing: list[int] = []
+    store = await SqliteStore.open(path, connect=lambda place, read: Failing(connect(place, read), {}))
+    await store.append("c", said("c", 1), expected=0)
+    failing.append(code)
+    batch = said("c", 2)
+    with pytest.raises(kind):
+        await store.append("c", batch, expected=1)
+    assert await store.append("c", batch, expected=1) == Appended(2, 2)
     await store.close()
 
 

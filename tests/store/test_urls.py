@@ -1,7 +1,5 @@
 """A URL names one store, or none; nothing is opened instead."""
 
-# ruff: noqa: ASYNC240  # a test may wait for its own files and processes
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -134,6 +134,12 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
             return {}
         return {envelope_id: found for envelope_id in ids if (found := log.find(envelope_id)) is not None}
 
+    async def names(self, *, after: str = "", limit: int = 1000) -> list[str]:
+        """The channels that have a log."""
+        self._check_open()
+        first = bisect_right(self._names, after)
+        return self._names[first : first + limit]
+
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
         """Everything appended behind the cursor, then live."""
         return self._tail(len(self._places) if cursor is None else place_of(cursor))

@@ -137,6 +137,10 @@ class Log(Protocol):
         """The recorded envelopes of these ids."""
         ...
 
+    async def names(self, *, after: str = "", limit: int = 1000) -> list[str]:
+        """The channels that have a log, in order of id, behind `after`. Found in the logs, not in the index."""
+        ...
+
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
         """Everything appended behind the cursor (None: from now on), then live, until the store closes."""
         ...

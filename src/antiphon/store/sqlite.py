@@ -125,6 +125,10 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         """The recorded envelopes of these ids."""
         return await self._read(reads.read_envelopes, channel, ids=ids)
 
+    async def names(self, *, after: str = "", limit: int = 1000) -> list[str]:
+        """The channels that have a log."""
+        return await self._read(index.read_names, after, limit=limit)
+
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
         """Everything appended behind the cursor, then live."""
         if cursor is not None:

@@ -8,6 +8,7 @@ Rule 3: a member is done with a channel once it has ended and everything in it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -178,7 +179,7 @@ def read_snapshot(connection: Connection, tenant: str, channel: str) -> Snapshot
 
 def rebuild(connection: Connection, tenant: str, now: Instant) -> None:
     """Make all rows anew. A channel whose row was lost is due at once: nobody knows when it would have been."""
-    for channel in _names(connection, tenant):
+    for channel in _names(connection, tenant, ""):
         old = read_row(connection, tenant, channel)
         try:
             row = rebuilt(old or ChannelRow(channel), _moves(connection, tenant, channel))
@@ -190,8 +191,13 @@ def rebuild(connection: Connection, tenant: str, now: Instant) -> None:
         _settle(connection, tenant, row, head=_head(connection, tenant, channel))
 
 
-def _names(connection: Connection, tenant: str) -> Iterator[str]:
-    name: str | None = ""
+def read_names(connection: Connection, tenant: str, after: str, *, limit: int) -> list[str]:
+    """The channels that have a log, in order, behind a name."""
+    return list(islice(_names(connection, tenant, after), limit))
+
+
+def _names(connection: Connection, tenant: str, after: str) -> Iterator[str]:
+    name: str | None = after
     while True:
         (name,) = as_type(one(connection, _NEXT_NAME, (tenant, name)), tuple[str | None])
         if name is None:

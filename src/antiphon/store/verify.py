@@ -31,16 +31,20 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def verify_store(store: Store) -> Report:
-    """Read every log of the store's tenant from its beginning."""
-    channels = envelopes = 0
+    """Read every log of the store's tenant from its beginning, and compare the listing with them."""
+    envelopes = 0
     problems: list[Problem] = []
-    async for channel_id in channel_ids(store):
+    recorded, listed = [name async for name in _recorded(store)], {name async for name in _listed(store)}
+    for channel_id in recorded:
         good, problem = await verify_channel(store, channel_id)
-        channels += 1
         envelopes += good
+        if problem is None and channel_id not in listed:
+            problem = Problem(channel_id, 1, "the listing has lost this channel; rebuild it")
         if problem is not None:
             problems.append(problem)
-    return Report(channels, envelopes, problems)
+    gone = sorted(listed - set(recorded))
+    problems.extend(Problem(channel_id, 1, "the listing has this channel, but its log is gone") for channel_id in gone)
+    return Report(len(recorded), envelopes, problems)
 
 
 async def verify_channel(store: Store, channel_id: str) -> tuple[int, Problem | None]:
@@ -58,8 +62,15 @@ async def verify_channel(store: Store, channel_id: str) -> tuple[int, Problem | 
     return good, None
 
 
-async def channel_ids(store: Store) -> AsyncIterator[str]:
-    """The ids of all channels, in order."""
+async def _recorded(store: Store) -> AsyncIterator[str]:
+    after = ""
+    while names := await store.names(after=after):
+        for name in names:
+            yield name
+        after = names[-1]
+
+
+async def _listed(store: Store) -> AsyncIterator[str]:
     after = ""
     while rows := await store.channels(after=after, limit=1000):
         for row in rows:

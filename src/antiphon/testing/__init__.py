@@ -1,8 +1,9 @@
 """Tools for testing what you build: a clock that you move, faults to inject, checks for what you add."""
 
+from antiphon.testing.checks import check_store
 from antiphon.testing.clock import ManualClock
 from antiphon.testing.digest import canonical_digest
 from antiphon.testing.faults import Faults, with_faults
 from antiphon.testing.rules import check_adapter, check_guard
 
-__all__ = ["Faults", "ManualClock", "canonical_digest", "check_adapter", "check_guard", "with_faults"]
+__all__ = ["Faults", "ManualClock", "canonical_digest", "check_adapter", "check_guard", "check_store", "with_faults"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable
 from copy import deepcopy
 from dataclasses import replace
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Conflict, IdReused, StoreRefused, TooLarge
-from antiphon.store.protocol import Appended, Store
+from antiphon.store.protocol import Appended, Store, TailBatch
 from antiphon.testing.envelopes import LATER, OpenStore, hold, new_id, opened, refused, said, whole_log
 
 PATIENCE = 30.0
@@ -143,40 +143,38 @@ async def _read_at_once(store: Store, channel: str) -> None:
 async def check_tail(open_store: OpenStore) -> None:
     """G7: a tail gives each channel in order and without holes, live, and again from its cursor."""
     async with opened(open_store) as store:
-        channels = [new_id() for _ in range(4)]
-        tail = store.tail()
-        writers = asyncio.gather(*(_write_some(store, channel) for channel in channels))
-        seen: dict[str, list[int]] = {channel: [] for channel in channels}
-        cursor = None
-        async with asyncio.timeout(PATIENCE):
-            async for batch in tail:
-                cursor = cursor or batch.cursor
-                _note(batch.envelopes, seen)
-                if all(sequences[-1:] == [10] for sequences in seen.values()):
-                    break
-        await writers
+        seen: dict[str, list[int]] = {new_id(): [] for _ in range(4)}
         whole = list(range(1, 11))
+        tail = store.tail()
+        writers = asyncio.gather(*(_write_some(store, channel) for channel in seen))
+        cursor = await _follow(tail, seen, until=lambda _: all(each[-1:] == [10] for each in seen.values()))
+        await writers
         hold(all(each == whole for each in seen.values()), "G7: a tail gives every envelope once, in order")
         later = new_id()
         await store.append(later, said(later, 1), expected=0)
-        async with asyncio.timeout(PATIENCE):
-            async for batch in store.tail(cursor=cursor):
-                _note(batch.envelopes, seen)
-                if any(envelope.channel_id == later for envelope in batch.envelopes):
-                    break
-        ends = [sequences[10:] for sequences in seen.values()]
-        hold(all(end == whole[10 - len(end) :] for end in ends), "G7: a cursor is resumed without holes")
+        again: dict[str, list[int]] = {channel: [] for channel in seen}
+        await _follow(store.tail(cursor=cursor), again, until=lambda envelope: envelope.channel_id == later)
+        hold(all(each == whole[10 - len(each) :] for each in again.values()), "G7: a cursor is resumed without holes")
+
+
+async def _follow(
+    tail: AsyncIterator[TailBatch], seen: dict[str, list[int]], *, until: Callable[[Envelope], bool]
+) -> str:
+    """Note what a tail gives until an envelope ends it; the cursor of the first batch."""
+    cursor = ""
+    async with asyncio.timeout(PATIENCE):
+        async for batch in tail:
+            cursor = cursor or batch.cursor
+            for envelope in batch.envelopes:
+                seen.get(envelope.channel_id, []).append(envelope.sequence)
+            if any(map(until, batch.envelopes)):
+                break
+    return cursor
 
 
 async def _write_some(store: Store, channel: str) -> None:
     for sequence in range(1, 11):
         await store.append(channel, said(channel, sequence), expected=sequence - 1)
-
-
-def _note(envelopes: Sequence[Envelope], seen: dict[str, list[int]]) -> None:
-    for envelope in envelopes:
-        if envelope.channel_id in seen:
-            seen[envelope.channel_id].append(envelope.sequence)
 
 
 async def check_abandoned_calls(open_store: OpenStore) -> None:
