@@ -160,14 +160,15 @@ async def test_a_busy_channel_does_not_hide_the_others(here: Team) -> None:
     assert words([each for each in seen if each.channel_id == busy.channel_id]) == [str(n) for n in range(1500)]
 
 
-async def test_an_inbox_is_read_by_one_at_a_time(here: Team) -> None:
+async def test_the_newest_reader_of_an_inbox_takes_over(here: Team) -> None:
     await here["alice"].open(target="bob")
-    inbox = here["bob"].inbox()
-    await soon(anext(inbox))
-    with pytest.raises(UsageError, match="'bob' is being read"):
-        await anext(here["bob"].inbox())
-    await inbox.aclose()  # type: ignore[attr-defined]  # an async generator
-    assert await soon(anext(here["bob"].inbox()))
+    before = here["bob"].inbox()
+    first = await soon(anext(before))
+    after = here["bob"].inbox()
+    assert await soon(anext(after)) == first
+    with pytest.raises(StopAsyncIteration):
+        await soon(anext(before))
+    assert (await soon(anext(after))).sequence > first.sequence
 
 
 async def test_an_inbox_ends_when_the_hub_closes(here: Team) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,7 +233,7 @@ async def test_a_log_that_is_gone_or_not_listed_is_found_by_verify(tmp_path: Pat
     async with Hub.open(f"sqlite:///{path}") as hub:
         ann, _ = await hub.register("ann"), await hub.register("ben")
         gone, unlisted = [(await ann.open(target="ben")).channel_id for _ in range(2)]
-    with closing(sqlite3.connect(path)) as connection, connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM log WHERE channel = ?", (gone,))
         connection.execute("DELETE FROM channel WHERE channel = ?", (unlisted,))
     store = await SqliteStore.open(path)

@@ -7,6 +7,8 @@ Rule 3: what follows from an envelope is at most one more envelope (`_consequenc
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from antiphon.core.decision import Assign, Close, Decision, Wait
@@ -141,6 +143,8 @@ def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | Non
             return _closing(reason, cause)
         case Wait():
             return None
+        case _:
+            assert_never(decision)
 
 
 def _closing(reason: str, cause: str) -> Envelope:

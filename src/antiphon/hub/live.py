@@ -156,10 +156,13 @@ class LiveChannel:
 
     async def _try(self, requests: list[Request]) -> bool:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
-        fold, at = self.fold, self._around.clock.now()
-        batch: list[Envelope] = []
-        if self._deadline and self._deadline <= at:
-            fold = self._overdue(fold, at, batch)
+        at = self._around.clock.now()
+        overdue = self._overdue(at)
+        if isinstance(overdue, Deny):
+            for request in requests:
+                _answer(request, overdue, self.state.channel_id)
+            return True
+        batch, fold = list(overdue.batch), overdue.fold
         answers: list[tuple[Request, Envelope | Deny | None]] = []
         for request in requests:
             outcome = _planned(request.plan, fold, self.laws, at=at)
@@ -176,13 +179,15 @@ class LiveChannel:
             _answer(request, answer, channel_id)
         return True
 
-    def _overdue(self, fold: Fold, at: Instant, batch: list[Envelope]) -> Fold:
-        """The fold with what has fallen due: nobody gains time because the hub was slow or away."""
-        ticked = tick(fold, laws=self.laws, at=at, new_id=self._around.new_id)
-        if ticked is None:
-            return fold
-        batch.extend(ticked.batch)
-        return ticked.fold
+    def _overdue(self, at: Instant) -> Admitted | Deny:
+        """What has fallen due, before anything else: nobody gains time because the hub was slow or away."""
+        still = Admitted((), self.fold)
+        if not self._deadline or self._deadline > at:
+            return still
+        return _planned(self._tick, self.fold, self.laws, at=at) or still
+
+    def _tick(self, fold: Fold, laws: Laws, at: Instant) -> Admitted | None:
+        return tick(fold, laws=laws, at=at, new_id=self._around.new_id)
 
     async def _recorded(self, batch: list[Envelope], fold: Fold) -> bool:
         deadline = _deadline(self.laws, fold)

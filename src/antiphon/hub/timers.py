@@ -44,9 +44,15 @@ class Timers:
             self._next = at
             self._wake.set()
 
+    async def begin(self) -> None:
+        """Look at what fell due while nobody did, as far as one round goes."""
+        self._next = await self._store.next_due()
+        if self._next != NEVER and self._next <= self._clock.now():
+            await self._fire_once()
+            await self._ask_store()
+
     async def run(self) -> None:
         """Wait and look, until cancelled."""
-        await self._ask_store()
         while True:
             self._wake.clear()
             if self._next == NEVER or self._next > self._clock.now():
@@ -78,10 +84,15 @@ class Timers:
 
     async def _fire(self) -> None:
         try:
-            while due := await self._store.take_due(self._owner, now=self._clock.now(), limit=AT_ONCE, ttl=CLAIM):
-                await asyncio.gather(*(self._look_at(entry) for entry in due))
+            while await self._fire_once():
+                pass
         except AntiphonError as error:
             log.warning("cannot take what is due: %s", error)
+
+    async def _fire_once(self) -> bool:
+        due = await self._store.take_due(self._owner, now=self._clock.now(), limit=AT_ONCE, ttl=CLAIM)
+        await asyncio.gather(*(self._look_at(entry) for entry in due))
+        return bool(due)
 
     async def _look_at(self, due: Due) -> None:
         try:

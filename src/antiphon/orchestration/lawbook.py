@@ -13,12 +13,12 @@ from antiphon.core.errors import AntiphonError, RulesInvalid
 from antiphon.core.events import Json
 from antiphon.core.guard import Guard
 from antiphon.core.laws import Laws
-from antiphon.core.rules import Adapter, Expectation
+from antiphon.core.rules import Adapter, Expectation, Seats
 from antiphon.core.words import shown, told
 from antiphon.guards.membership import Membership, TurnOrder
 from antiphon.guards.silence import CLOCKS, HANDLERS, LifeSpan, Within
 from antiphon.guards.writers import Writers
-from antiphon.orchestration.adapters import Consulting, Conversation, Discussion, Quiet
+from antiphon.orchestration.adapters import ACKS, Consulting, Conversation, Discussion, Quiet
 
 BUILT_IN: dict[str, type[Adapter]] = {
     "conversation": Conversation,
@@ -35,6 +35,7 @@ _registered: dict[str, type[Adapter]] = {}
 
 def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
     """Make a channel type available by its name. Usable as a decorator; a built-in name is refused."""
+    _check_shape(adapter)
     name = adapter.name
     if name in BUILT_IN or name in QUIET:
         raise RulesInvalid(f"the adapter {name!r} is built in and cannot be replaced")
@@ -43,6 +44,15 @@ def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
         raise RulesInvalid(f"an adapter {name!r} is registered already: {known.__qualname__}")
     _registered[name] = adapter
     return adapter
+
+
+def _check_shape(adapter: type[Adapter]) -> None:
+    shape = {"name": str, "seats": Seats, "ordered": bool, "knobs": frozenset, "expectations": tuple}
+    for attribute, kind in shape.items():
+        if not isinstance(getattr(adapter, attribute, None), kind):
+            raise RulesInvalid(f"the adapter {shown(adapter)} needs a {attribute} of type {kind.__name__}")
+    if not callable(getattr(adapter, "decide", None)):
+        raise RulesInvalid(f"the adapter {shown(adapter)} needs a decide(memory, state, envelope)")
 
 
 def adapter_named(name: str) -> type[Adapter]:
@@ -84,6 +94,8 @@ def expectations_for(kind: type[Adapter], knobs: Json) -> list[Expectation]:
     """What a channel expects: its own words, and the adapter's for every name it does not mention."""
     given = [_expectation(entry) for entry in _list(knobs, "expectations")]
     named = {expectation.name for expectation in given}
+    if not any(expectation.name == ACKS.name for expectation in (*given, *kind.expectations)):
+        given.append(ACKS)
     defaults = [_known(expectation) for expectation in kind.expectations if expectation.name not in named]
     return [expectation for expectation in (*defaults, *given) if expectation.seconds > 0]
 
@@ -122,7 +134,9 @@ def _writers(knobs: Json) -> dict[str, frozenset[str]]:
     given = knobs.get("writers") or {}
     if not isinstance(given, dict):
         raise RulesInvalid(f"writers is {shown(given)}; give a dict from context key to names")
-    return {key: frozenset(_names(given, key)) for key in given}
+    return {
+        key: frozenset(_names({f"writers of {key!r}": names}, f"writers of {key!r}")) for key, names in given.items()
+    }
 
 
 def _names(knobs: Json, knob: str) -> list[str]:

@@ -40,6 +40,9 @@ class Channel:
     def __init__(self, desk: Desk, live: LiveChannel, speaker: str) -> None:
         self._desk, self._live, self._speaker = desk, live, speaker
 
+    def __repr__(self) -> str:
+        return f"<Channel {self.channel_id} as {self._speaker}>"
+
     @property
     def channel_id(self) -> str:
         """The channel's id."""
@@ -56,11 +59,11 @@ class Channel:
 
     async def post(self, event_type: str, data: Json, **options: Unpack[SendOptions]) -> Envelope:
         """Record an event of any type that has a namespace of its own."""
-        return await self._say(event_type, data, options)
+        return await self._say(event_type, private(data), options)
 
     async def set_context(self, **values: object) -> Envelope:
         """Set context variables."""
-        return await self._say(EV_CONTEXT_SET, {"set": dict(values), "delete": []}, {})
+        return await self._say(EV_CONTEXT_SET, private({"set": values, "delete": []}), {})
 
     async def delete_context(self, *keys: str) -> Envelope:
         """Remove context variables."""
@@ -88,15 +91,16 @@ class Channel:
 
     async def _say(self, event_type: str, data: Json, options: SendOptions) -> Envelope:
         if options.keys() - KNOWN_OPTIONS:
-            raise UsageError(f"no option is called {shown(min(options.keys() - KNOWN_OPTIONS))}; see SendOptions")
+            unknown = min(options.keys() - KNOWN_OPTIONS)
+            raise UsageError(f"no option is called {shown(unknown)}; there are: {', '.join(sorted(KNOWN_OPTIONS))}")
         message_id = options.get("message_id")
         draft = Envelope(
             self._id_of(message_id) if message_id is not None else "",
             self._live.state.channel_id,
             self._speaker,
-            options.get("audience"),
+            _copied(options.get("audience")),
             event_type,
-            data if event_type == EV_TEXT else private(data),
+            data,
             options.get("causation_id"),
             options.get("priority", Priority.NORMAL),
         )
@@ -116,6 +120,10 @@ def private(data: Json) -> Json:
     except (Malformed, TypeError):
         return data
     return copied(data)
+
+
+def _copied(audience: list[str] | None) -> list[str] | None:
+    return list(audience) if type(audience) is list else audience
 
 
 def _check(text: str, what: str) -> None:

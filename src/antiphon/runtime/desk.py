@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
 
 from antiphon.core.draft import check_draft
 from antiphon.core.envelope import Envelope
@@ -48,6 +49,8 @@ class Desk:
         self.audit = Audit(OwnChannel(AUDIT, self.channels, laws=own, new_id=self.new_id), clock)
         self.acceptors: dict[str, Accept | None] = {}
         """Those registered in this hub, and how they decide on invitations."""
+        self.seated: dict[str, str] = {}
+        """Those registered here, and those about to be: the name in lower case to the name."""
         self.closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._opened = False
@@ -58,6 +61,7 @@ class Desk:
             return
         await self.directory.load()
         self._opened = True
+        await self.timers.begin()
         self.spawn(self.timers.run(), "timers")
 
     async def close(self) -> None:
@@ -135,7 +139,7 @@ class Desk:
             return
         try:
             verdict = accept(invite)
-            accepted = verdict if isinstance(verdict, bool) else await verdict
+            accepted = await verdict if isawaitable(verdict) else verdict
             draft = answer(invite, accepted=bool(accepted))
         except Exception as error:  # what a user's callable raises is a refusal with its words
             draft = answer(invite, accepted=False, reason=told(error))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import TracebackType
+from typing import get_args
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import AntiphonError, Denied, UnknownChannel, UsageError
+from antiphon.core.errors import Denied, UnknownChannel, UsageError
+from antiphon.core.state import Status
 from antiphon.core.words import shown
 from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.directory import Listing, check_name
@@ -19,6 +21,7 @@ from antiphon.store.rows import SYSTEM
 from antiphon.store.urls import open_store
 
 PAGE = 1000
+STATUSES: tuple[str, ...] = get_args(Status)
 ENGINES = ("local", None)
 
 
@@ -37,6 +40,9 @@ class Opening:
 
     def __await__(self) -> Generator[None, None, Hub]:
         return self._start().__await__()
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(f"the hub is not open yet: await Hub.open(…), or use `async with`, before .{name}")
 
     async def __aenter__(self) -> Hub:
         self._hub = await self._start()
@@ -106,14 +112,18 @@ class Hub:
         desk = self._desk
         desk.check_open()
         check_name(who)
-        if who in desk.acceptors:
+        seated = desk.seated.get(who.lower())
+        if seated == who:
             raise UsageError(f"{who!r} is registered in this hub already")
-        desk.acceptors[who] = accept
+        if seated is not None:
+            raise BadName(f"{who!r} differs from {seated!r} only in case")
+        desk.seated[who.lower()] = who
         try:
             await desk.directory.register(Listing(who, kind, asks=accept is not None))
-        except AntiphonError:
-            del desk.acceptors[who]
+        except BaseException:
+            del desk.seated[who.lower()]
             raise
+        desk.acceptors[who] = accept
         if accept is not None:
             await self._ask_again(who)
         return Participant(desk, who, kind)
@@ -134,7 +144,7 @@ class Hub:
             "",
             envelope.channel_id,
             sender,
-            envelope.audience,
+            list(envelope.audience) if type(envelope.audience) is list else envelope.audience,
             envelope.event_type,
             private(envelope.event_data),
             envelope.causation_id,
@@ -164,6 +174,8 @@ class Hub:
     ) -> list[ChannelRow]:
         """The channels of the store; the hub's own only with `system=True`."""
         self._desk.check_open()
+        if status is not None and status not in STATUSES:
+            raise UsageError(f"no status is called {shown(status)}; there are: {', '.join(STATUSES)}")
         rows: list[ChannelRow] = []
         after = ""
         while page := await self._desk.store.channels(status=status, participant=participant, after=after, limit=PAGE):

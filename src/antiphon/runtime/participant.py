@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from antiphon.core.codec import Malformed, check_json, copied
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
-from antiphon.core.events import Created, Json, Seat
-from antiphon.core.rules import Adapter
+from antiphon.core.events import Created, Json, Seat, data_of
+from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import shown
 from antiphon.orchestration.lawbook import adapter_named
 from antiphon.runtime.channel import Channel
@@ -25,6 +25,9 @@ class Participant:
     def __init__(self, desk: Desk, name: str, kind: str) -> None:
         self._desk, self.name, self.kind = desk, name, kind
         self._inbox = Inbox(desk, name)
+
+    def __repr__(self) -> str:
+        return f"<Participant {self.name} ({self.kind})>"
 
     @property
     def agent_id(self) -> str:
@@ -42,15 +45,17 @@ class Participant:
     ) -> Channel:
         """Open a channel with others. Returns when all have accepted; `Denied` if one refuses or does not answer."""
         self._desk.check_open()
+        knobs = {} if knobs is None else knobs
         created = Created(
             type=type,
             creator=self.name,
             participants=self._seated(adapter_named(type), target),
-            knobs=_plain(knobs or {}, "knobs"),
+            knobs=_plain(_written(knobs), "knobs"),
             ordered=adapter_named(type).ordered,
             ttl=_checked_ttl(ttl),
             context_vars=_plain(context_vars or {}, "context_vars"),
         )
+        _check_people(created)
         live = await self._desk.create(created)
         await self._desk.until(live, ("active", "closed", "expired"))
         if live.state.status != "active" and live.state.turn_count == 0:
@@ -88,6 +93,25 @@ class Participant:
             wanted = f"exactly {most}" if most == least else f"{least} to {most}" if most else f"at least {least}"
             raise RulesInvalid(f"{adapter.name!r} takes {wanted} participants, the creator included, not {len(seats)}")
         return seats
+
+
+def _written(knobs: Json) -> Json:
+    """The knobs with expectations as plain data."""
+    wanted = knobs.get("expectations") if type(knobs) is dict else None
+    if not isinstance(wanted, list | tuple):
+        return knobs
+    return {**knobs, "expectations": [data_of(each) if isinstance(each, Expectation) else each for each in wanted]}
+
+
+def _check_people(created: Created) -> None:
+    """Refuse knobs that name somebody who is not in the channel: nobody could ever do what they allow."""
+    people = {seat.name for seat in created.participants}
+    writers = created.knobs.get("writers")
+    named = {"interjectors": created.knobs.get("interjectors"), **(writers if isinstance(writers, dict) else {})}
+    for knob, names in named.items():
+        for name in names if isinstance(names, list) else []:
+            if name not in people:
+                raise RulesInvalid(f"{knob} names {shown(name)}, who is not in the channel")
 
 
 def _plain(data: Json, what: str) -> Json:

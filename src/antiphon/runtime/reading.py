@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 
 from antiphon.core.envelope import Envelope, visible_to
-from antiphon.core.errors import RulesInvalid, SlowConsumer, StoreError, UsageError
+from antiphon.core.errors import RulesInvalid, SlowConsumer, StoreError
 from antiphon.hub.feed import Ears
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.desk import Desk
@@ -55,22 +55,18 @@ class Inbox:
     def __init__(self, desk: Desk, name: str) -> None:
         self._desk, self._name = desk, name
         self._positions: dict[str, int] = {}
-        self._taken = False
+        self._reader: Ears | None = None
+        """Whoever reads now. The newest reader takes over, and the one before ends."""
 
     async def read(self) -> AsyncIterator[Envelope]:
         """Envelopes in order per channel; each is acknowledged when the next is asked for."""
         self._desk.check_open()
-        if self._taken:
-            raise UsageError(f"the inbox of {self._name!r} is being read already")
-        self._taken = True
-        try:
-            with self._desk.feed.listening(self._name) as ears:
-                await self._load()
-                ears.grown.update(dict.fromkeys(self._positions))
-                async for envelope in self._deliver(ears):
-                    yield envelope
-        finally:
-            self._taken = False
+        with self._desk.feed.listening(self._name) as ears:
+            self._reader = ears
+            await self._load()
+            ears.grown.update(dict.fromkeys(self._positions))
+            async for envelope in self._deliver(ears):
+                yield envelope
 
     async def pending(self) -> int:
         """How many envelopes are not acknowledged yet."""
@@ -90,7 +86,7 @@ class Inbox:
             self._positions.setdefault(position.channel_id, position.sequence)
 
     async def _deliver(self, ears: Ears) -> AsyncIterator[Envelope]:
-        while not self._desk.closing.is_set():
+        while self._goes_on(ears):
             if not ears.grown:
                 ears.wake.clear()
                 await ears.wake.wait()
@@ -100,6 +96,9 @@ class Inbox:
             async for envelope in self._page(ears, channel_id):
                 yield envelope
 
+    def _goes_on(self, ears: Ears) -> bool:
+        return self._reader is ears and not self._desk.closing.is_set()
+
     async def _page(self, ears: Ears, channel_id: str) -> AsyncIterator[Envelope]:
         """One page of one channel; the channel goes to the end of the line if there is more."""
         live = await self._readable(channel_id)
@@ -107,7 +106,7 @@ class Inbox:
         for envelope in page:
             if self._wanted(envelope):
                 yield envelope
-            if self._desk.closing.is_set():
+            if not self._goes_on(ears):
                 return
             self._positions[channel_id] = envelope.sequence
             if envelope is page[-1] or self._wanted(envelope):
