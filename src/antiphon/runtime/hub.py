@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import get_args
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import Denied, UnknownChannel, UsageError
+from antiphon.core.errors import BadName, Denied, UnknownChannel, UsageError
 from antiphon.core.state import Status
 from antiphon.core.words import shown
 from antiphon.hub.clock import Clock, SystemClock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -77,15 +78,24 @@ async def _verify(url: str, tell: Tell) -> None:
 
 
 def _suggest(out: Output, url: str, desk: str) -> None:
+    program = _program()
     out.heading("Try next")
     for tried in (
         f"export {VARIABLE}={shlex.quote(url)}",
-        "antiphon channels --system",
-        f"antiphon log {desk} --audit",
-        "antiphon verify",
-        "antiphon doctor",
+        f"{program} channels --system",
+        f"{program} log {desk} --audit",
+        f"{program} verify",
+        f"{program} doctor",
     ):
         out.line("  ", Cell(tried, "bold"))
+
+
+def _program() -> str:
+    """How this program is called from here."""
+    called = Path(sys.argv[0])
+    if shutil.which("antiphon") or called.name != "antiphon":
+        return "antiphon"
+    return shlex.quote(os.path.relpath(called))
 
 
 def _place(keep: Path | None) -> Path:
