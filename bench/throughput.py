@@ -81,8 +81,9 @@ async def measure(folder: Path) -> list[Figure]:
     async with Hub.open(f"sqlite:///{folder / 'hub.db'}") as hub:
         alice, _ = await hub.register("alice"), await hub.register("bob")
         channels = [await alice.open(type="conversation", target="bob") for _ in range(64)]
-        many = await compare(list(map(through, channels)), [bare(store, f"many-{n}") for n in range(64)], each=60)
-        one = await compare([through(channels[0])], [bare(store, "one")], each=800)
+        names = TimeOrderedIds()  # the hub's channels have names of this length
+        many = await compare(list(map(through, channels)), [bare(store, names()) for _ in range(64)], each=60)
+        one = await compare([through(channels[0])], [bare(store, names())], each=800)
         crowd = await compare([through(channels[1])] * 64, list(map(through, channels)), each=60)
     await store.close()
     return [

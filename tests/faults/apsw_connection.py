@@ -8,7 +8,6 @@ apsw lets a VFS be written in Python; the standard library does not. That is the
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +19,6 @@ from antiphon.store.sqlite_connection import Connect, Value, Values
 
 Row = tuple[Value, ...]
 
-AUTOCHECKPOINT = re.compile(r"PRAGMA wal_autocheckpoint ?= ?([1-9]\d*)", re.IGNORECASE)
 COUNTED = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 
 # By primary result code, as CPython's own `sqlite3` sorts them; what is not listed is a DatabaseError.
@@ -98,16 +96,15 @@ class Result:
 class ApswConnection:
     """What a store uses of `sqlite3.Connection`, in autocommit mode.
 
-    apsw raises what a VFS raised even where SQLite shrugs it off: when a connection closes, and when a commit is
-    followed by a checkpoint. The standard library hears nothing of it then, and neither does a caller here.
+    apsw raises what a VFS raised even where SQLite shrugs it off: when a connection closes. The standard library hears
+    nothing of it then, and neither does a caller here.
     """
 
-    def __init__(self, path: str, *, vfs: str = "", read_only: bool = False, checkpoint_every: int = 0) -> None:
+    def __init__(self, path: str, *, vfs: str = "", read_only: bool = False) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
         with translating():
             self._inner = apsw.Connection(path, flags=flags, vfs=vfs or None)
         self._owner = threading.get_ident()
-        self._checkpoint_every = checkpoint_every
 
     @property
     def in_transaction(self) -> bool:
@@ -115,8 +112,6 @@ class ApswConnection:
 
     def execute(self, sql: str, values: Values = ()) -> Result:
         self._check_thread()
-        if asked := AUTOCHECKPOINT.match(sql):
-            return self._checkpoint_after(self._checkpoint_every or int(asked[1]))
         with translating():
             rows = self._inner.execute(sql, tuple(values)).fetchall()
         counted = sql.lstrip().upper().startswith(COUNTED)
@@ -134,27 +129,15 @@ class ApswConnection:
         with suppress(apsw.Error):
             self._inner.close()
 
-    def _checkpoint_after(self, pages: int) -> Result:
-        """What SQLite does by itself for this pragma: a checkpoint behind a commit, whose failure is nobody's."""
-
-        def committed(connection: apsw.Connection, database: str, length: int) -> int:
-            if length >= pages:
-                with suppress(apsw.Error):
-                    connection.wal_checkpoint(database)
-            return apsw.SQLITE_OK
-
-        self._inner.set_wal_hook(committed)
-        return Result([(pages,)], -1)
-
     def _check_thread(self) -> None:
         if threading.get_ident() != self._owner:
             raise sqlite3.ProgrammingError("a connection was used in another thread than the one that opened it")
 
 
-def connects_through(vfs: str, *, checkpoint_every: int = 0) -> Connect:
-    """A `connect` for the store that opens everything through this VFS; checkpoints come as often as told here."""
+def connects_through(vfs: str) -> Connect:
+    """A `connect` for the store that opens everything through this VFS."""
 
     def connect(path: str, read_only: bool) -> ApswConnection:
-        return ApswConnection(path, vfs=vfs, read_only=read_only, checkpoint_every=checkpoint_every)
+        return ApswConnection(path, vfs=vfs, read_only=read_only)
 
     return connect

@@ -47,7 +47,7 @@ APPENDS = (
     ("one", (200,)),
 )
 """Channels, and the sizes of the texts that one batch brings them."""
-CHECKPOINT_EVERY = 20
+SETTLE_AFTER = 20
 PATIENCE = 30
 """Seconds until a call that does not return is a finding. Nothing here waits for them."""
 CLEAR = (StoreUnavailable, OutcomeUnknown, LogCorrupt)
@@ -204,7 +204,7 @@ def trapped(trap: Trap) -> Iterator[Connect]:
     vfs = FaultyVFS(f"faulty-{next(NUMBERS)}", trap)
 
     def connect(path: str, read_only: bool) -> FaultyConnection:
-        inner = ApswConnection(path, vfs=vfs.name, read_only=read_only, checkpoint_every=CHECKPOINT_EVERY)
+        inner = ApswConnection(path, vfs=vfs.name, read_only=read_only)
         return FaultyConnection(inner, trap)
 
     try:
@@ -262,14 +262,14 @@ class Run:
     async def opened(self) -> SqliteStore | None:
         """Open the store, the second time without the fault if need be."""
         try:
-            return await self.limited(SqliteStore.open(self.path, connect=self.connect))
+            return await self.limited(SqliteStore.open(self.path, connect=self.connect, settle_after=SETTLE_AFTER))
         except (StoreRefused, StoreUnavailable, OutcomeUnknown) as error:
             self.errors[f"open {type(error).__name__}"] += 1
         except Exception as error:
             self.violate("open", error)
         self.trap.lifted = True
         try:
-            return await self.limited(SqliteStore.open(self.path, connect=self.connect))
+            return await self.limited(SqliteStore.open(self.path, connect=self.connect, settle_after=SETTLE_AFTER))
         except Exception as error:
             self.violate("open again", error)
             return None

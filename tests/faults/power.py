@@ -41,7 +41,7 @@ DRAWS = 40
 CHANNELS, SENDERS, APPENDS = 3, 6, 6
 SIZES = (40, 200, 900, 900, 6000)
 """Of texts; the largest needs pages of its own."""
-CHECKPOINT_EVERY = 30
+SETTLE_AFTER = 30
 """Pages in the write-ahead log, where a store would wait for thousands."""
 FILE = "log.db"
 NUMBERS = itertools.count()
@@ -107,8 +107,9 @@ class Syncs:
     main_too: bool = False
     """Whether the syncs of the database file itself fail as well.
 
-    SQLite does not survive that: what a checkpoint wrote that a reader had cut short counts as done without a sync
-    of its own, so when the next sync fails it is not written again, and the log that still had it is let go.
+    SQLite alone does not survive that: what it moves in parts, around a reader, counts as done without a sync
+    of its own, so when the next sync fails it is not written again, and the log that still had it is let go. The
+    store has it moved whole.
     """
     armed: bool = False
     asked: int = 0
@@ -356,7 +357,7 @@ def recorder(tape: Tape, syncs: Syncs) -> Iterator[Connect]:
     """A `connect` whose files are recorded, for as long as the block lasts."""
     vfs = Recorder(f"recorder-{next(NUMBERS)}", tape, syncs)
     try:
-        yield connects_through(vfs.name, checkpoint_every=CHECKPOINT_EVERY)
+        yield connects_through(vfs.name)
     finally:
         vfs.unregister()
 
@@ -366,7 +367,7 @@ async def record(path: Path, seed: int, *, synchronous: Synchronous = "FULL", sy
     recording, syncs = Recording(), syncs or Syncs()
     with recorder(recording.tape, syncs) as connect:
         for half in range(2):
-            store = await SqliteStore.open(path, connect=connect, synchronous=synchronous)
+            store = await SqliteStore.open(path, connect=connect, synchronous=synchronous, settle_after=SETTLE_AFTER)
             try:
                 syncs.armed = True
                 await send_all(store, recording, random.Random(f"{seed}/{half}"))

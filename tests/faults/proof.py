@@ -87,7 +87,7 @@ async def _power_images(count: int, synchronous: Synchronous, heed_syncs: bool) 
     while result["images"] < count:
         # Every second tape has syncs that fail; the controls lose without that.
         fail_every = 5 if synchronous == "FULL" and heed_syncs and result["tapes"] % 2 else 0
-        syncs = power.Syncs(heeded=heed_syncs, fail_every=fail_every)
+        syncs = power.Syncs(heeded=heed_syncs, fail_every=fail_every, main_too=True)
         with tempfile.TemporaryDirectory() as folder:
             await _examine(Path(folder), result, min(count - result["images"], IMAGES_A_TAPE), syncs)
     result["seconds"] = round(time.monotonic() - began, 1)

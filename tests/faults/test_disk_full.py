@@ -38,15 +38,17 @@ class Filled:
     wrong: list[str] = field(default_factory=list)
 
 
-async def fill_and_free(path: Path, free: Callable[[], None], connect: Connect = plainly) -> Filled:
+async def fill_and_free(
+    path: Path, free: Callable[[], None], connect: Connect = plainly, settle_after: int = 4000
+) -> Filled:
     """Append until there is no room, make room, and go on with the same store."""
     filled, ledger = Filled(), Ledger()
     try:
-        store = await SqliteStore.open(path, connect=connect)
+        store = await SqliteStore.open(path, connect=connect, settle_after=settle_after)
     except (StoreRefused, StoreUnavailable) as error:
         filled.refusals.append(f"open {type(error).__name__}")
         free()
-        store = await SqliteStore.open(path, connect=connect)
+        store = await SqliteStore.open(path, connect=connect, settle_after=settle_after)
     else:
         await fill(store, ledger, filled)
         free()
@@ -177,13 +179,13 @@ class SmallFile(apsw.VFSFile):
         """The disk under a test needs no sync of its own."""
 
 
-@pytest.mark.parametrize("checkpoint_every", [10, 4000])
-async def test_no_more_bytes(tmp_path: Path, checkpoint_every: int) -> None:
+@pytest.mark.parametrize("settle_after", [10, 4000])
+async def test_no_more_bytes(tmp_path: Path, settle_after: int) -> None:
     async def at(room: int) -> Filled:
         disk = SmallDisk(f"small-{room}", room)
         try:
-            connect = connects_through(disk.name, checkpoint_every=checkpoint_every)
-            return await fill_and_free(tmp_path / f"{room}.db", disk.free, connect)
+            connect = connects_through(disk.name)
+            return await fill_and_free(tmp_path / f"{room}.db", disk.free, connect, settle_after)
         finally:
             disk.unregister()
 

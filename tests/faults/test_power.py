@@ -81,7 +81,7 @@ def synced_groups(tape: list[Event]) -> int:
 
 
 async def test_failed_syncs_are_met_and_repeated(tmp_path: Path) -> None:
-    syncs = Syncs(fail_every=5)
+    syncs = Syncs(fail_every=5, main_too=True)
     recording = await record(tmp_path / FILE, seed=0, syncs=syncs)
     assert syncs.failed > 3
     assert recording.failures["OutcomeUnknown"] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -492,8 +493,14 @@ async def test_a_bad_option_of_the_hub_is_named(option: dict[str, object]) -> No
         await Hub.open("memory:", **option)  # type: ignore[arg-type]
 
 
-def test_counting_is_not_fooled_by_sharing() -> None:
+@pytest.mark.parametrize("value", [[[0] * 9_000] * 9_000, wide()], ids=["shared", "circular"])
+def test_counting_is_not_fooled_by_sharing(value: object) -> None:
     """A small value that refers to itself many times is counted as it would be written, and no further."""
-    rows = [0] * 9_000
-    with pytest.raises(Malformed, match="more than 10000"):
-        check_json([rows] * 9_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Malformed, match="more than 10000"):
+            check_json(value)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * KIB * KIB

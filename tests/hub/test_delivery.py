@@ -249,7 +249,7 @@ async def test_a_slow_reader_is_cut_off_and_resumes_where_it_was(here: Team) -> 
     for number in range(6):
         await channel.send(str(number))
     with pytest.raises(SlowConsumer) as caught:
-        await all_of(reading, seen)
+        await soon(all_of(reading, seen))
     cut = caught.value
     assert cut.channel_id == channel.channel_id
     assert f"after={cut.cursor}" in str(cut)
@@ -329,10 +329,13 @@ async def test_a_subscriber_hears_what_another_hub_recorded(clock: ManualClock) 
         await turns()
         other = Team(await type(here.hub).over(store, clock=clock), clock)
         await other.join("alice", "bob")
-        await (await other.held_by("bob", channel)).send("from afar")
-        await channel.send("from here")
+        far = await other.held_by("bob", channel)
+        for number in range(3):
+            await channel.send(f"here {number}")
+            await far.send(f"afar {number}")
         await channel.close()
-        assert words(await soon(listening)) == ["from afar", "from here"]
+        assert await soon(listening) == await here.log(channel)
+        assert words(await here.log(channel)) == ["here 0", "afar 0", "here 1", "afar 1", "here 2", "afar 2"]
         for task in other.hub._desk._tasks:
             task.cancel()
 

@@ -41,7 +41,7 @@ KNOBS = {
 LAWS = [laws_for(channel_type, KNOBS) for channel_type in ("conversation", "consulting", "discussion")]
 
 
-@given(st.lists(envelopes(), max_size=20))
+@given(st.lists(envelopes(), max_size=8))
 def test_evolve_takes_any_log(log: list[Envelope]) -> None:
     state = State()
     for envelope in log:
@@ -51,19 +51,19 @@ def test_evolve_takes_any_log(log: list[Envelope]) -> None:
         pending(state)
 
 
-@given(st.sampled_from(LAWS), st.lists(envelopes(), max_size=20))
+@given(st.sampled_from(LAWS), st.lists(envelopes(), max_size=8))
 def test_so_does_everything_that_remembers(laws: Laws, log: list[Envelope]) -> None:
     fold = laws.fold_all(laws.begin("here"), log)
     assert fold.state.sequence == (log[-1].sequence if log else 0)
 
 
-@given(st.lists(envelopes(), max_size=20))
+@given(st.lists(envelopes(), max_size=8))
 def test_so_do_the_views(log: list[Envelope]) -> None:
     for view in (FullTranscript(), NamedTranscript(), WindowedSummary(3), NamedWindowedSummary(3)):
         assert all(message.role in {"user", "assistant"} for message in view.project(log, "alice"))
 
 
-@given(st.lists(envelopes(), max_size=20), st.integers(0, 20))
+@given(st.lists(envelopes(), max_size=8), st.integers(0, 8))
 def test_once_ended_nothing_but_the_numbers_moves(log: list[Envelope], cut: int) -> None:
     closed = Envelope(event_type="ag2.channel.closed", event_data={"reason": "done"}, sender_id="hub")
     state = State()
@@ -130,7 +130,7 @@ def begun(laws: Laws, channel_type: str) -> Fold:
     return opening(fold, created, {"bob"}, laws=laws, at=START, new_id=lambda: f"id-{next(numbers)}").fold
 
 
-@given(st.lists(st.tuples(names, envelopes(), json_objects), max_size=6))
+@given(st.lists(st.tuples(names, envelopes(), json_objects), max_size=3))
 def test_fold_step_and_decide_touch_nothing(drafts: list[tuple[str, Envelope, dict[str, object]]]) -> None:
     numbers = count(1000)
     with sealed():

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from antiphon import EV_PACKET, EV_TEXT, Denied, Envelope
+from antiphon import EV_PACKET, EV_TEXT, Denied, Envelope, State
 from antiphon.core.instants import seconds_between
 from antiphon.hub import live
 from antiphon.testing import ManualClock
@@ -30,6 +30,8 @@ SHALLOW = settings(max_examples=50 if PROOF else 5, stateful_step_count=50)
 
 PATIENCE = 2
 """Seconds until an inbox that owes something and gives nothing is a finding. Nothing here waits for them."""
+
+MOST_ROOMS = 4
 
 contents = st.dictionaries(keys, json_values, max_size=2)
 
@@ -68,6 +70,7 @@ class HubAndModel(RuleBasedStateMachine):
 
     # What is done
 
+    @precondition(lambda self: len(self.rooms) < MOST_ROOMS)
     @rule(
         channel_type=st.sampled_from(["conversation", "consulting", "discussion"]),
         people=st.lists(names, min_size=2, max_size=4, unique=True),
@@ -196,37 +199,32 @@ class HubAndModel(RuleBasedStateMachine):
     # What is compared
 
     @invariant()
-    def the_logs_are_the_same(self) -> None:
-        for room, channel_id in zip(self.rooms, self.player.channel_ids, strict=True):
-            log = self.wait(self.player.hub.log(channel_id))
+    def all_that_can_be_seen_is_the_same(self) -> None:
+        if self.rooms:
+            self.wait(self._compared())
+
+    async def _compared(self) -> None:
+        player = self.player
+        for room, channel_id in zip(self.rooms, player.channel_ids, strict=True):
+            log = await player.hub.log(channel_id)
             assert [envelope.sequence for envelope in log] == list(range(1, len(log) + 1))
             assert [said_of(envelope) for envelope in log] == room.log
-            assert folded(log) == self.wait(fold(self.player.hub, channel_id))
+            assert folded(log) == await fold(player.hub, channel_id)
+            self._compare_states(room, (await player.here[room.people[0]].channel(channel_id)).state)
+        for name in ("alice", "hugo"):
+            assert await player.here[name].pending() == sum(len(room.unread(name)) for room in self.rooms)
+        rows = {row.channel_id: (row.type, row.status) for row in await player.hub.channels()}
+        assert rows == {
+            channel_id: (room.type, room.status)
+            for channel_id, room in zip(player.channel_ids, self.rooms, strict=True)
+        }
 
-    @invariant()
-    def the_states_are_the_same(self) -> None:
-        for room, channel_id in zip(self.rooms, self.player.channel_ids, strict=True):
-            channel = self.wait(self.player.here[room.people[0]].channel(channel_id))
-            state = channel.state
-            assert (state.status, state.close_reason) == (room.status, room.reason)
-            assert (state.participant_order, state.speakers) == (room.people, room.speakers)
-            assert state.expected_next_speaker == (room.speakers[0] if room.speakers else None)
-            assert (state.turn_count, state.last_speaker_id) == (room.turns, room.last)
-            assert state.context_vars == room.context
-
-    @invariant()
-    def the_same_is_unread(self) -> None:
-        if self.rooms:
-            for name in ("alice", "hugo"):
-                expected = sum(len(room.unread(name)) for room in self.rooms)
-                assert self.wait(self.player.here[name].pending()) == expected
-
-    @invariant()
-    def the_listing_is_the_same(self) -> None:
-        if self.rooms:
-            rows = {row.channel_id: (row.type, row.status) for row in self.wait(self.player.hub.channels())}
-            expected = zip(self.player.channel_ids, self.rooms, strict=True)
-            assert rows == {channel_id: (room.type, room.status) for channel_id, room in expected}
+    def _compare_states(self, room: Room, state: State) -> None:
+        assert (state.status, state.close_reason) == (room.status, room.reason)
+        assert (state.participant_order, state.speakers) == (room.people, room.speakers)
+        assert state.expected_next_speaker == (room.speakers[0] if room.speakers else None)
+        assert (state.turn_count, state.last_speaker_id) == (room.turns, room.last)
+        assert state.context_vars == room.context
 
     # How
 

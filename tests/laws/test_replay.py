@@ -139,7 +139,7 @@ def test_what_is_recorded_is_what_is_read(script: list[Act]) -> None:
     run(check())
 
 
-@given(st.lists(envelopes(), max_size=12), st.integers(0, 12))
+@given(st.lists(envelopes(), max_size=8), st.integers(0, 8))
 def test_even_a_log_of_nonsense_folds_the_same_in_two_parts(log: list[Envelope], cut: int) -> None:
     laws = laws_of([opening_of()])
     whole = laws.fold_all(laws.begin("here"), log)

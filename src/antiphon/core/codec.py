@@ -92,20 +92,20 @@ def check_json(value: object) -> None:
         deeper: list[object] = []
         for item in layer:
             nodes += 1
-            _check_node(item, deeper)
-        if nodes + len(deeper) > MAX_NODES:
-            raise Malformed("too_large", f"more than {MAX_NODES} values in one envelope")
+            _check_node(item, deeper, MAX_NODES - nodes)
         layer = deeper
     if layer:
         raise Malformed("too_deep", f"nested deeper than {MAX_DEPTH} levels")
 
 
-def _check_node(item: object, deeper: list[object]) -> None:
+def _check_node(item: object, deeper: list[object], left: int) -> None:
     kind = type(item)
     if kind is str:
         check_text(item)  # type: ignore[arg-type]  # its type was compared on the line above
     elif item is None or kind is bool:
         return
+    elif kind in (dict, list) and len(deeper) + len(item) > left:  # type: ignore[arg-type]  # it has a length
+        raise Malformed("too_large", f"more than {MAX_NODES} values in one envelope")
     elif kind is dict:
         for key in item:  # type: ignore[attr-defined]  # a dict, by the comparison above
             if type(key) is not str:

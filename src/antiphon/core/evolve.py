@@ -34,18 +34,17 @@ from antiphon.core.state import State
 
 def evolve(state: State, envelope: Envelope) -> State:
     """The state once this envelope is part of the log."""
-    at = envelope.created_at
+    at, event = envelope.created_at, event_of(envelope)
     if state.ended:
         return replace(state, sequence=envelope.sequence, updated_at=at)
+    if isinstance(event, Text):
+        return _spoken(state, envelope)
     active = state.active_at if envelope.sender_id == HUB else at
-    state = replace(state, sequence=envelope.sequence, updated_at=at, active_at=active)
-    return _moved(state, envelope, event_of(envelope))
+    return _moved(replace(state, sequence=envelope.sequence, updated_at=at, active_at=active), envelope, event)
 
 
 def _moved(state: State, envelope: Envelope, event: Event) -> State:
     match event:
-        case Text():
-            return _spoken(state, envelope)
         case Packet(context_updates=updates):
             return _spoken(merged(state, updates), envelope)
         case ContextSet() as updates:
@@ -97,11 +96,22 @@ def _expiry(at: str, ttl: float | None) -> str:
 
 
 def _spoken(state: State, envelope: Envelope) -> State:
-    speaker = envelope.sender_id
+    speaker, at = envelope.sender_id, envelope.created_at
+    active = state.active_at if speaker == HUB else at
     if state.ordered and speaker not in state.speakers:
-        return replace(state, interjected=True, last_envelope_id=envelope.envelope_id)
+        return replace(
+            state,
+            sequence=envelope.sequence,
+            updated_at=at,
+            active_at=active,
+            interjected=True,
+            last_envelope_id=envelope.envelope_id,
+        )
     return replace(
         state,
+        sequence=envelope.sequence,
+        updated_at=at,
+        active_at=active,
         interjected=False,
         turn_count=state.turn_count + 1,
         speakers=tuple(name for name in state.speakers if name != speaker) if state.speakers else (),

@@ -59,7 +59,9 @@ class Feed:
 
     def heard(self, channel_id: str, participants: Iterable[str]) -> bool:
         """Whether anybody is listening to this channel now."""
-        return channel_id in self._watchers or any(name in self._ears for name in participants)
+        if not self._ears:
+            return channel_id in self._watchers
+        return channel_id in self._watchers or not self._ears.keys().isdisjoint(participants)
 
     def publish(self, channel_id: str, participants: Iterable[str]) -> None:
         """Wake whoever listens to this channel."""

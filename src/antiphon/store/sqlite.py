@@ -38,7 +38,7 @@ from antiphon.store.protocol import (
 from antiphon.store.records import MAX_RECORD, place_of, records_of
 from antiphon.store.sqlite_appends import Append
 from antiphon.store.sqlite_connection import Connect, Connection, connect
-from antiphon.store.sqlite_schema import Database, Synchronous
+from antiphon.store.sqlite_schema import SETTLE_AFTER, Database, Synchronous
 from antiphon.store.sqlite_writer import Writer
 
 T = TypeVar("T")
@@ -58,6 +58,8 @@ class SqliteOptions(TypedDict, total=False):
     connect: Connect
     synchronous: Synchronous
     """FULL unless told otherwise: an acknowledged envelope survives a power failure."""
+    settle_after: int
+    """About how many pages may wait beside the file before they are moved into it."""
     exclusive: bool
     """Whether to own the file; without that, only compare-and-set keeps two hubs apart."""
     read_only: bool
@@ -86,7 +88,12 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         place = checked_place(path, read_only=read_only)
         owns = options.get("exclusive", True) and not read_only
         store = cls(
-            Database(place, options.get("connect", connect), options.get("synchronous", "FULL")),
+            Database(
+                place,
+                options.get("connect", connect),
+                options.get("synchronous", "FULL"),
+                options.get("settle_after", SETTLE_AFTER),
+            ),
             options.get("tenant", "default"),
             options.get("clock") or SystemNow(),
             ownership=take_ownership(place) if owns else None,

@@ -21,6 +21,7 @@ from antiphon.store.sqlite_connection import Connect, Connection, is_damage, is_
 
 Synchronous = Literal["NORMAL", "FULL", "EXTRA"]
 
+SETTLE_AFTER = 4000
 APPLICATION_ID = 1097757808
 
 _SYNCHRONOUS = {
@@ -29,7 +30,7 @@ _SYNCHRONOUS = {
     "EXTRA": ("PRAGMA synchronous = EXTRA", 3),
 }
 _PATIENCE = "PRAGMA busy_timeout = 5000"
-_WRITING = ("PRAGMA fullfsync = ON", "PRAGMA cache_size = -16384", "PRAGMA wal_autocheckpoint = 4000")
+_WRITING = ("PRAGMA fullfsync = ON", "PRAGMA cache_size = -16384", "PRAGMA wal_autocheckpoint = 0")
 _READING = ("PRAGMA query_only = ON", "PRAGMA wal_autocheckpoint = 0")
 
 
@@ -39,6 +40,8 @@ class Database(msgspec.Struct, frozen=True):
     path: str
     connect: Connect
     synchronous: Synchronous
+    settle_after: int = SETTLE_AFTER
+    """About how many pages may wait beside the file before they are moved into it."""
 
     @property
     def survives(self) -> Survives:

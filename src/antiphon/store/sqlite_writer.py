@@ -5,6 +5,8 @@ Rule 1: nobody is told anything before the commit has returned. If it fails, eve
 Rule 2: a failure before the commit has recorded nothing, and says so.
 Rule 3: one bad append never costs another: in doubt the group is rolled back and each is taken alone.
 Rule 4: acknowledgements wait for company, but not for long.
+Rule 5: what was committed is moved into the file whole and synced there, or it is moved again. SQLite's own way of
+        doing it in parts, around readers, would trust what a failed sync has lost.
 
 Each statement makes this thread queue for the interpreter behind a busy loop. That is why a group that only inserts
 is one statement, committed by itself, and why acknowledgements do not break such a group up.
@@ -13,6 +15,7 @@ is one statement, committed by itself, and why acknowledgements do not break suc
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -38,10 +41,16 @@ from antiphon.store.sqlite_schema import Database
 
 T = TypeVar("T")
 
+log = logging.getLogger("antiphon.store")
+
 GROUP = 64
 """A group is full with so many rows."""
 LINGER = 0.05
 """How many seconds an acknowledgement waits for an append to travel with."""
+PAGES_A_COMMIT = 4
+"""About how many pages a commit costs beside those of its rows."""
+BRIEFLY, PATIENTLY = "PRAGMA busy_timeout = 250", "PRAGMA busy_timeout = 5000"
+SETTLE = "PRAGMA wal_checkpoint(FULL)"
 PAUSE = 1.0
 """How many seconds acknowledgements wait after they could not be written."""
 
@@ -106,6 +115,7 @@ class Writer:
         self._appender = Appender(tenant)
         self._positions: dict[tuple[str, str], int] = {}
         self._leave_at = 0.0
+        self._unsettled, self._settle_after = 0, database.settle_after
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="antiphon-writer", daemon=True)
         self.last = 0
@@ -188,6 +198,21 @@ class Writer:
             self._leave_at = monotonic() + PAUSE
             group.fail(failure)
         tell(self._loop, partial(self._deliver, group))
+        self._unsettled += PAGES_A_COMMIT + group.size
+        if failure is None and self._unsettled >= self._settle_after:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Move what was committed into the file. What fails is tried again when as much has come again."""
+        self._unsettled = 0
+        try:
+            connection = self._line.get()
+            connection.execute(BRIEFLY)
+            connection.execute(SETTLE).fetchall()
+            connection.execute(PATIENTLY)
+        except (sqlite3.Error, StoreError) as error:
+            log.warning("%s keeps what was committed beside the file for now: %s", self._path, error)
+            self._line.drop()
 
     def _recorded(self, group: Group) -> StoreError | None:
         """Everything in one transaction; the error if it did not come to that."""
