@@ -504,3 +504,20 @@ def test_counting_is_not_fooled_by_sharing(value: object) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 64 * KIB * KIB
+
+
+@pytest.mark.parametrize(
+    ("event_type", "data"),
+    [
+        ("ag2.context.set", {"set": {"secret": 1}, "delete": []}),
+        ("ag2.packet", {"body": "hush", "context_updates": {"set": {"secret": 1}, "delete": []}}),
+    ],
+)
+async def test_context_is_not_written_to_a_few(
+    here: Team, channel: Channel, event_type: str, data: dict[str, object]
+) -> None:
+    """Everybody reads the context, so an audience would promise what it cannot keep."""
+    with pytest.raises(Denied) as caught:
+        await channel.post(event_type, data, audience=["bob"])
+    assert caught.value.reason == "bad_audience"
+    assert "secret" not in channel.state.context_vars

@@ -134,21 +134,20 @@ def folded(log: Sequence[Envelope]) -> Fold:
 
 
 def without_ids(logs: Sequence[Sequence[Envelope]]) -> list[list[Envelope]]:
-    """The logs with every id replaced by its place in order of appearance."""
+    """The logs with every id replaced by its place in order of appearance, in marks of expectations too."""
     places: dict[str, str] = {}
 
     def place(name: str | None) -> str | None:
         return name if name is None else places.setdefault(name, f"#{len(places)}")
 
-    return [
-        [
-            replace(
-                each,
-                envelope_id=place(each.envelope_id) or "",
-                channel_id=place(each.channel_id) or "",
-                causation_id=place(each.causation_id),
-            )
-            for each in log
-        ]
-        for log in logs
-    ]
+    def plain(envelope: Envelope) -> Envelope:
+        mark = envelope.event_data.get("mark")
+        return replace(
+            envelope,
+            envelope_id=place(envelope.envelope_id) or "",
+            channel_id=place(envelope.channel_id) or "",
+            event_data={**envelope.event_data, "mark": places.get(str(mark), mark)},
+            causation_id=place(envelope.causation_id),
+        )
+
+    return [[plain(envelope) for envelope in log] for log in logs]

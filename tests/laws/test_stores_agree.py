@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 
 from antiphon import Envelope
 from antiphon.testing import ManualClock
 from tests.hub.places import InMemory, OnDisk, Place
 from tests.laws.play import Player, fold, folded, run, without_ids
-from tests.laws.strategies import COSTLY, KINDS, Act, scripts
+from tests.laws.strategies import COSTLY, KINDS, Act, Open, Pass, Say, scripts
 
 Told = tuple[list[list[Envelope]], list[str], dict[str, int], list[tuple[str, str, str]]]
 
@@ -32,8 +32,12 @@ async def told(place: Place, clock: ManualClock, script: list[Act]) -> Told:
     return without_ids(logs), player.refusals, unread, listing
 
 
+ASKED = [Open("consulting", "alice", ("bob",), None), Say(0, "alice", "well?"), Pass(200.0)]
+
+
 @COSTLY
 @given(scripts)
+@example(ASKED)
 def test_memory_and_sqlite_record_the_same(script: list[Act]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         clock, other = ManualClock(), ManualClock()

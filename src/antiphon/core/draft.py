@@ -10,7 +10,7 @@ import re
 
 from antiphon.core.codec import MAX_BYTES, Malformed, check_json, check_text, to_json
 from antiphon.core.envelope import Envelope, Priority
-from antiphon.core.events import EV_TEXT, RESERVED, SENDABLE, fits
+from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, RESERVED, SENDABLE, fits
 from antiphon.core.guard import Deny
 from antiphon.core.words import shown
 
@@ -41,11 +41,17 @@ def check_event(draft: Envelope) -> Deny | None:
         check_json(data)
     except Malformed as error:
         return Deny(error.reason, str(error))
+    if draft.audience is not None and _writes_context(event_type, data):
+        return Deny("bad_audience", "context variables are everybody's; a change of them has no audience")
     why = fits(event_type, data)
     if why:
         return Deny("malformed", f"event_data of {event_type!r}: {why}")
     size = len(to_json(data)) + (len(to_json(draft.audience)) if draft.audience else 0)
     return Deny("too_large", f"it has {size} bytes; the limit is {MAX_BYTES}") if size > MAX_BYTES else None
+
+
+def _writes_context(event_type: str, data: dict[str, object]) -> bool:
+    return event_type == EV_CONTEXT_SET or (event_type == EV_PACKET and bool(data.get("context_updates")))
 
 
 def _is_light(event_type: str, data: dict[str, object]) -> bool:

@@ -40,7 +40,7 @@ def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
     if name in BUILT_IN or name in QUIET:
         raise RulesInvalid(f"the adapter {name!r} is built in and cannot be replaced")
     known = _registered.get(name)
-    if known is not None and known.__qualname__ != adapter.__qualname__:
+    if known is not None and (known.__module__, known.__qualname__) != (adapter.__module__, adapter.__qualname__):
         raise RulesInvalid(f"an adapter {name!r} is registered already: {known.__qualname__}")
     _registered[name] = adapter
     return adapter

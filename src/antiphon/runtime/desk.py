@@ -54,6 +54,7 @@ class Desk:
         self.closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._opened = False
+        self._closed = asyncio.Event()
 
     async def open(self) -> None:
         """Read who is known, and begin to watch the time. Once is enough."""
@@ -67,14 +68,18 @@ class Desk:
     async def close(self) -> None:
         """Finish what waits for admission, stop everything else, and let go of the store."""
         if self.closing.is_set():
+            await self._closed.wait()
             return
         self.closing.set()
         self.feed.wake_all()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.channels.settled()
-        await self.store.close()
+        try:
+            await self.channels.settled()
+            await self.store.close()
+        finally:
+            self._closed.set()
 
     def spawn(self, work: Awaitable[None], name: str) -> None:
         """Run something until it ends or the hub closes."""

@@ -112,6 +112,8 @@ class Hub:
         desk = self._desk
         desk.check_open()
         check_name(who)
+        if accept is not None and not callable(accept):
+            raise UsageError(f"accept is {shown(accept)}; give a function of the invitation")
         seated = desk.seated.get(who.lower())
         if seated == who:
             raise UsageError(f"{who!r} is registered in this hub already")

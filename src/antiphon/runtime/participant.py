@@ -53,7 +53,7 @@ class Participant:
             knobs=_plain(_written(knobs), "knobs"),
             ordered=adapter_named(type).ordered,
             ttl=_checked_ttl(ttl),
-            context_vars=_plain(context_vars or {}, "context_vars"),
+            context_vars=_plain({} if context_vars is None else context_vars, "context_vars"),
         )
         _check_people(created)
         live = await self._desk.create(created)
