@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from antiphon.core.codec import MAX_BYTES, Malformed, check_json, check_text, to_json
+from antiphon.core.codec import MAX_BYTES, Malformed, check_json, to_json
 from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, RESERVED, SENDABLE, fits
 from antiphon.core.guard import Deny
@@ -23,6 +23,8 @@ LIGHT = 16_384
 
 def check_draft(draft: Envelope) -> Deny | None:
     """Why this draft can be in no channel; None if it may be."""
+    if _is_plain(draft):
+        return None
     return _check_stamps(draft) or _check_edges(draft) or check_event(draft)
 
 
@@ -36,8 +38,6 @@ def check_event(draft: Envelope) -> Deny | None:
     if type(data) is not dict:
         return Deny("not_json", f"event_data is {type(data).__name__}, not a dict")
     try:
-        if _is_light(event_type, data):
-            return None
         check_json(data)
     except Malformed as error:
         return Deny(error.reason, str(error))
@@ -54,15 +54,24 @@ def _writes_context(event_type: str, data: dict[str, object]) -> bool:
     return event_type == EV_CONTEXT_SET or (event_type == EV_PACKET and bool(data.get("context_updates")))
 
 
-def _is_light(event_type: str, data: dict[str, object]) -> bool:
-    """Whether this is a short plain text, by far the most common draft; a bad character in it is `Malformed`."""
-    if event_type != EV_TEXT or len(data) != 1:
+def _is_plain(draft: Envelope) -> bool:
+    """Whether this is a short text to everybody, by far the most common draft, and nothing is wrong with it."""
+    data = draft.event_data
+    if draft.event_type != EV_TEXT or type(data) is not dict or len(data) != 1:
         return False
     text = data.get("text")
-    if type(text) is not str or len(text) > LIGHT:
-        return False
-    check_text(text)
-    return True
+    return (
+        type(text) is str
+        and len(text) <= LIGHT
+        and text.isascii()
+        and "\0" not in text
+        and draft.audience is None
+        and draft.causation_id is None
+        and type(draft.priority) is Priority
+        and type(draft.sequence) is int
+        and not draft.sequence
+        and not draft.created_at
+    )
 
 
 def _check_stamps(draft: Envelope) -> Deny | None:

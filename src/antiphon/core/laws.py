@@ -56,11 +56,9 @@ class Laws:
 
     def fold(self, fold: Fold, envelope: Envelope) -> Fold:
         """The fold with one more envelope."""
-        state = evolve(fold.state, envelope)
-        if not self._folders:
-            return Fold(state)
         pairs = zip(self._folders, fold.memories, strict=True)
-        return Fold(state, tuple(part.evolve(memory, envelope) for part, memory in pairs))
+        memories = [part.evolve(memory, envelope) for part, memory in pairs]
+        return Fold(evolve(fold.state, envelope), tuple(memories))
 
     def fold_all(self, fold: Fold, envelopes: Iterable[Envelope]) -> Fold:
         """The fold with all of these."""
@@ -72,11 +70,11 @@ class Laws:
         """The draft as it may be recorded, or why not."""
         for slot, guard in self._judges:
             match guard.judge(_memory(fold, slot), fold.state, draft):
+                case Allow():
+                    continue
                 case Deny() as denial:
                     return denial
                 case Change(draft=draft):
-                    continue
-                case Allow():
                     continue
         return draft
 

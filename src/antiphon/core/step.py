@@ -131,6 +131,8 @@ def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
 
 def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | None:
     match decision:
+        case Wait():
+            return None
         case Assign(speakers=()):
             return _closing("nobody_is_next", cause)
         case Assign(speakers=speakers) if not state.participants.keys() >= set(speakers):
@@ -141,8 +143,6 @@ def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | Non
             return said_by_hub(EV_TURN_ASSIGNED, data, cause=cause, audience=[OPERATORS])
         case Close(reason=reason):
             return _closing(reason, cause)
-        case Wait():
-            return None
         case _:
             assert_never(decision)
 

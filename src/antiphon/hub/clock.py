@@ -34,12 +34,16 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
+        self._second, self._told = 0, ""
 
     def drift(self) -> float:
         return time.time() - time.monotonic() - self._offset
 
     def now(self) -> Instant:
-        return datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+        second, fraction = divmod(time.time_ns() // 1000, 1_000_000)
+        if second != self._second:  # a whole second is told alike
+            self._second, self._told = second, datetime.fromtimestamp(second, UTC).isoformat()[: -len("+00:00")]
+        return f"{self._told}.{fraction:06d}Z"
 
     async def wait(self, wake: asyncio.Event, until: Instant) -> None:
         left = LONGEST_WAIT

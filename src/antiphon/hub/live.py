@@ -41,6 +41,9 @@ REPEATS = 3
 Plan = Callable[[Fold, Laws, Instant], Admitted | Deny | None]
 """What a request wants, given the present fold: a batch, a refusal, or nothing after all."""
 
+Answer = Envelope | Deny | None
+"""The first envelope recorded, a refusal, or that there was nothing to record."""
+
 
 class Surroundings(msgspec.Struct, frozen=True):
     """What every channel of one hub shares."""
@@ -54,12 +57,31 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, eq=False):
-    """One draft on its way in, and whoever waits for it."""
+    """One draft on its way in, and what became of it."""
 
     plan: Plan
-    done: asyncio.Future[Envelope | None]
     draft: Envelope | None = None
     """Given when the draft carries an id of its own and may have been recorded before."""
+    answer: Answer | StoreError = None
+    settled: bool = False
+    done: asyncio.Future[None] | None = None
+    """Of whoever waits for the answer; None if that is who admits it."""
+
+    def settle(self, answer: Answer | StoreError) -> None:
+        """Say what became of it. The first answer stands."""
+        if self.settled:
+            return
+        self.answer, self.settled = answer, True
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+    def given(self, channel_id: str) -> Envelope | None:
+        """The answer; raised if it is an error."""
+        if isinstance(self.answer, Deny):
+            raise Denied(self.answer.reason, channel_id, self.answer.detail)
+        if isinstance(self.answer, StoreError):
+            raise self.answer
+        return self.answer
 
 
 class LiveChannel:
@@ -93,16 +115,18 @@ class LiveChannel:
 
         Whoever finds the channel idle admits its own draft; what comes meanwhile waits, and is admitted together.
         """
-        request = Request(plan, asyncio.get_running_loop().create_future(), draft)
+        request = Request(plan, draft)
         if self.busy:
+            request.done = asyncio.get_running_loop().create_future()
             self._waiting.put(request, priority)
-            return await request.done
-        self.busy = True
-        try:
-            await self._admit([request])
-        finally:
-            self._go_on()
-        return await request.done
+            await request.done
+        else:
+            self.busy = True
+            try:
+                await self._admit([request])
+            finally:
+                self._go_on()
+        return request.given(self.state.channel_id)
 
     async def settled(self) -> None:
         """Wait until nothing is left to admit."""
@@ -147,44 +171,40 @@ class LiveChannel:
                 await self._keep_snapshot()
         except StoreError as error:
             self._stale = True
-            _fail(requests, error)
+            for request in requests:
+                request.settle(error)
         except BaseException:
             self._stale = True
             for request in requests:
-                request.done.cancel()
+                if request.done is not None:
+                    request.done.cancel()
             raise
 
     async def _try(self, requests: list[Request]) -> bool:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
-        at = self._around.clock.now()
-        overdue = self._overdue(at)
-        if isinstance(overdue, Deny):
-            for request in requests:
-                _answer(request, overdue, self.state.channel_id)
-            return True
-        batch, fold = list(overdue.batch), overdue.fold
-        answers: list[tuple[Request, Envelope | Deny | None]] = []
+        at, fold = self._around.clock.now(), self.fold
+        batch: list[Envelope] = []
+        refusal: Deny | None = None
+        if self._deadline and self._deadline <= at:  # first: nobody gains time because the hub was slow or away
+            match _planned(self._tick, fold, self.laws, at=at):
+                case Admitted(overdue, fold):
+                    batch.extend(overdue)
+                case refusal:
+                    pass
+        answers: list[Answer] = []
         for request in requests:
-            outcome = _planned(request.plan, fold, self.laws, at=at)
+            outcome = refusal or _planned(request.plan, fold, self.laws, at=at)
             if isinstance(outcome, Admitted):
                 batch.extend(outcome.batch)
                 fold = outcome.fold
-                answers.append((request, outcome.batch[0]))
+                answers.append(outcome.batch[0])
             else:
-                answers.append((request, outcome))
+                answers.append(outcome)
         if batch and not await self._recorded(batch, fold):
             return False
-        channel_id = self.state.channel_id
-        for request, answer in answers:
-            _answer(request, answer, channel_id)
+        for request, answer in zip(requests, answers, strict=True):
+            request.settle(answer)
         return True
-
-    def _overdue(self, at: Instant) -> Admitted | Deny:
-        """What has fallen due, before anything else: nobody gains time because the hub was slow or away."""
-        still = Admitted((), self.fold)
-        if not self._deadline or self._deadline > at:
-            return still
-        return _planned(self._tick, self.fold, self.laws, at=at) or still
 
     def _tick(self, fold: Fold, laws: Laws, at: Instant) -> Admitted | None:
         return tick(fold, laws=laws, at=at, new_id=self._around.new_id)
@@ -269,7 +289,7 @@ class LiveChannel:
             if draft is None:
                 new.append(request)
             elif draft.envelope_id in known:
-                _answer(request, repeated(draft, known[draft.envelope_id]), self.state.channel_id)
+                request.settle(repeated(draft, known[draft.envelope_id]))
             elif draft.envelope_id in first:
                 self._waiting.put(request, draft.priority)
             else:
@@ -307,18 +327,3 @@ def _deadline(laws: Laws, fold: Fold) -> Instant:
 
 def _nothing(fold: Fold, laws: Laws, at: Instant) -> None:
     """A plan that wants nothing but its turn."""
-
-
-def _answer(request: Request, answer: Envelope | Deny | None, channel_id: str) -> None:
-    if request.done.done():
-        return
-    if isinstance(answer, Deny):
-        request.done.set_exception(Denied(answer.reason, channel_id, answer.detail))
-    else:
-        request.done.set_result(answer)
-
-
-def _fail(requests: list[Request], error: StoreError) -> None:
-    for request in requests:
-        if not request.done.done():
-            request.done.set_exception(error)

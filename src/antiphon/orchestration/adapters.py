@@ -28,9 +28,9 @@ class Conversation:
     def decide(self, memory: object, state: State, envelope: Envelope) -> Decision:
         if envelope.event_type == EV_CHANNEL_OPENED:
             return WAIT
-        agents = (name for name, kind in state.participants.items() if kind == "agent")
-        owing = tuple(name for name in agents if name != envelope.sender_id)
-        return Assign(owing) if owing else WAIT
+        speaker = envelope.sender_id
+        owing = [name for name, kind in state.participants.items() if kind == "agent" and name != speaker]
+        return Assign(tuple(owing)) if owing else WAIT
 
 
 class Consulting:

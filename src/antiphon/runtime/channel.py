@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TypedDict, Unpack
 
 from antiphon.core.codec import Malformed, check_json, copied
@@ -90,21 +91,25 @@ class Channel:
         return state.close_reason
 
     async def _say(self, event_type: str, data: Json, options: SendOptions) -> Envelope:
-        if options.keys() - KNOWN_OPTIONS:
-            unknown = min(options.keys() - KNOWN_OPTIONS)
-            raise UsageError(f"no option is called {shown(unknown)}; there are: {', '.join(sorted(KNOWN_OPTIONS))}")
-        message_id = options.get("message_id")
-        draft = Envelope(
-            self._id_of(message_id) if message_id is not None else "",
-            self._live.state.channel_id,
-            self._speaker,
-            _copied(options.get("audience")),
-            event_type,
-            data,
-            options.get("causation_id"),
-            options.get("priority", Priority.NORMAL),
+        live = self._live
+        draft = Envelope("", live.state.channel_id, self._speaker, None, event_type, data)
+        if options:
+            draft = self._with_options(draft, options)
+        return await self._desk.admit(live, draft)
+
+    def _with_options(self, draft: Envelope, options: SendOptions) -> Envelope:
+        unknown = options.keys() - KNOWN_OPTIONS
+        if unknown:
+            known = ", ".join(sorted(KNOWN_OPTIONS))
+            raise UsageError(f"no option is called {shown(min(unknown))}; there are: {known}")
+        message_id, audience = options.get("message_id"), options.get("audience")
+        return replace(
+            draft,
+            envelope_id="" if message_id is None else self._id_of(message_id),
+            audience=list(audience) if type(audience) is list else audience,
+            causation_id=options.get("causation_id"),
+            priority=options.get("priority", Priority.NORMAL),
         )
-        return await self._desk.admit(self._live, draft)
 
     def _id_of(self, message_id: object) -> str:
         if not isinstance(message_id, str) or not message_id or len(message_id) > LONGEST_ID:
@@ -120,10 +125,6 @@ def private(data: Json) -> Json:
     except (Malformed, TypeError):
         return data
     return copied(data)
-
-
-def _copied(audience: list[str] | None) -> list[str] | None:
-    return list(audience) if type(audience) is list else audience
 
 
 def _check(text: str, what: str) -> None:
