@@ -267,6 +267,10 @@ def opened(**options: object) -> Call:
     return lambda here, channel: here["alice"].open(**{"target": "bob", **options})  # type: ignore[arg-type]
 
 
+def subscribed(**options: object) -> Call:
+    return lambda here, channel: anext(here.hub.subscribe(channel.channel_id, **options))  # type: ignore[arg-type]
+
+
 CALLS: dict[str, tuple[Call, type[AntiphonError], str]] = {
     "an empty message id": (sent(message_id=""), UsageError, "''"),
     "a message id that is a number": (sent(message_id=7), UsageError, "7"),
@@ -346,6 +350,11 @@ CALLS: dict[str, tuple[Call, type[AntiphonError], str]] = {
     "a hand-built envelope that is none": (lambda here, channel: here.hub.post({"text": "hi"}), UsageError, "dict"),  # type: ignore[arg-type]
     "a log from before the beginning": (lambda here, channel: here.hub.log(channel.channel_id, -1), UsageError, "-1"),
     "a log from a word on": (lambda here, channel: here.hub.log(channel.channel_id, "two"), UsageError, "two"),  # type: ignore[arg-type]
+    "a negative lag": (subscribed(max_lag=-1), UsageError, "-1"),
+    "a lag that is text": (subscribed(max_lag="10"), UsageError, "'10'"),
+    "a subscriber that is a list": (subscribed(participant=["alice"]), UnknownChannel, "no channel"),
+    "a subscriber from outside": (subscribed(participant="dave"), UnknownChannel, "no channel"),
+    "a wait that is text": (lambda here, channel: channel.closed(timeout="5"), UsageError, "'5'"),  # type: ignore[arg-type]
 }
 
 

@@ -224,6 +224,28 @@ async def test_a_guest_that_never_answers(here: Team) -> None:
     assert batches(here, channel_id)[-1] == ["antiphon.expectation.missed", EV_CHANNEL_CLOSED]
 
 
+@pytest.mark.parametrize("accept", [None, lambda invite: True], ids=["with no opinion", "with an opinion"])
+async def test_a_guest_that_comes_back_answers_what_waits(
+    place: Place, clock: ManualClock, accept: Accept | None
+) -> None:
+    first = Team(await place.hub(clock), clock)
+    await first.join("alice", "bob")
+    await first.hub.register("guest", accept=never)
+    opening = asyncio.ensure_future(first["alice"].open(type="discussion", target=["bob", "guest"]))
+    while not (rows := await first.hub.channels(participant="guest")):
+        await turns(1)
+    await first.hub.close()
+    with pytest.raises(Denied, match="hub_closed"):
+        await soon(opening)
+    second = await place.hub(clock)
+    await second.register("guest", accept=accept)
+    async with asyncio.timeout(5):
+        async for envelope in second.subscribe(rows[0].channel_id):
+            if envelope.event_type == EV_CHANNEL_OPENED:
+                break
+    await second.close()
+
+
 async def test_an_answer_that_comes_too_late_is_not_recorded(here: Team) -> None:
     answered = asyncio.Event()
 

@@ -80,6 +80,8 @@ class Channel:
 
     async def closed(self, timeout: float | None = None) -> str:  # a limit for this wait alone
         """Wait until the channel has ended, and give the reason; `WaitTimeout` after so many seconds."""
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise UsageError(f"timeout is {shown(timeout)}; give seconds, or None to wait as long as it takes")
         try:
             async with asyncio.timeout(timeout):
                 await self._desk.until(self._live, ENDED)

@@ -133,17 +133,18 @@ class Desk:
         live = self.channels.create(self.new_id(), laws)
         await live.submit(lambda fold, laws, at: opening(fold, created, willing, laws=laws, at=at, new_id=self.new_id))
         for name in guests:
-            if name not in willing and self.acceptors.get(name):
+            if name not in willing:
                 self.spawn(self.ask(live, name), f"invitation of {name}")
         return live
 
     async def ask(self, live: LiveChannel, name: str) -> None:
-        """Let a guest decide on its invitation."""
-        accept, invite = self.acceptors.get(name), await self._invitation(live, name)
-        if accept is None or invite is None:
+        """Let a guest decide on its invitation, if it is registered here; one that has no opinion accepts."""
+        invite = await self._invitation(live, name)
+        if name not in self.acceptors or invite is None:
             return
+        accept = self.acceptors[name]
         try:
-            verdict = accept(invite)
+            verdict = accept(invite) if accept else True
             accepted = await verdict if isawaitable(verdict) else verdict
             draft = answer(invite, accepted=bool(accepted))
         except Exception as error:  # what a user's callable raises is a refusal with its words

@@ -126,8 +126,7 @@ class Hub:
             del desk.seated[who.lower()]
             raise
         desk.acceptors[who] = accept
-        if accept is not None:
-            await self._ask_again(who)
+        await self._ask_again(who)
         return Participant(desk, who, kind)
 
     async def post(self, envelope: Envelope) -> Envelope:
@@ -165,8 +164,10 @@ class Hub:
         itself a `max_lag` is cut off with `SlowConsumer`, whose cursor it resumes from.
         """
         check_cursor(after)
+        if max_lag is not None and (type(max_lag) is not int or max_lag < 0):
+            raise UsageError(f"max_lag is {shown(max_lag)}; give a number of envelopes, or None for no limit")
         live = await self._desk.live(channel_id)
-        if participant is not None and participant not in live.state.participants:
+        if participant is not None and participant not in live.state.participant_order:
             raise UnknownChannel(channel_id)
         async for envelope in follow(self._desk, live, reader=participant, after=after, max_lag=max_lag):
             yield envelope
