@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from tests.cli.conftest import Run, Town
 
 
@@ -37,6 +39,9 @@ def test_filters(run: Run, town: Town) -> None:
     assert listed("--system") == [town.council, town.tavern, "system:audit", "system:registry"]
 
 
-def test_nothing_is_nothing_when_piped(run: Run, town: Town) -> None:
-    result = run("channels", "--store", town.url, "--status", "expired")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=" ".join)
+def test_nothing_is_nothing_when_piped_and_is_said_beside_it(words: tuple[str, ...], run: Run, town: Town) -> None:
+    result = run("channels", "--store", town.url, "--status", "expired", *words)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no such channels here.\n")
+    result = run("channels", "--store", town.url, "--tenant", "other", *words)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no channels here.\n")

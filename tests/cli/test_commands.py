@@ -1,5 +1,7 @@
 """What holds for every command: it explains itself, its exit codes mean something, and its errors are sentences."""
 
+import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -115,6 +117,50 @@ def test_bytes_that_are_no_text_are_no_channel(run: Run, town: Town) -> None:
     result = run("log", "\udcff", "--store", town.url)
     assert result.exit_code == 1
     assert r"\udcff" in sentence_of(result)
+
+
+@pytest.mark.parametrize("words", [("channels",), ("log", "system:audit"), ("verify",), ("doctor",)], ids=" ".join)
+def test_the_store_may_be_named_in_every_way(words: tuple[str, ...], run: Run, town: Town) -> None:
+    def shown(*more: str, **env: str) -> str:
+        result = run(*words, *more, **env)
+        assert (result.exit_code, result.stderr) == (0, "")
+        return re.sub("[0-9.]+ (ms|GiB)", "", result.stdout)
+
+    told = shown(str(town.path))
+    assert told
+    assert shown(town.url) == shown("--store", town.url) == shown("--store", str(town.path)) == told
+    assert shown(ANTIPHON_STORE=town.url) == shown(town.url, ANTIPHON_STORE="carrier-pigeon:coop") == told
+    assert shown(town.url, "--store", str(town.path)) == told
+
+
+def test_two_stores_are_one_too_many(run: Run, town: Town) -> None:
+    result = run("channels", town.url, "--store", "other.db")
+    assert result.exit_code == 2
+    assert "'other.db'" in sentence_of(result)
+
+
+def test_without_a_word_it_explains_itself(run: Run) -> None:
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == run("--help").stdout
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("chanels", "channels"), ("verfy", "verify"), ("dr", "")])
+def test_a_command_that_is_nearly_one(typo: str, meant: str, run: Run) -> None:
+    result = run(typo)
+    assert result.exit_code == 2
+    assert repr(typo) in sentence_of(result)
+    assert sentence_of(result).endswith(f"Did you mean {meant!r}?" if meant else ".")
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_a_place_that_cannot_be_reached_is_one_sentence(words: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    os.mkfifo(tmp_path / "pipe")
+    for name, why in (("round", "circle"), ("n" * 300, "too long"), ("pipe", "no regular file")):
+        result = run(*words, str(tmp_path / name))
+        assert result.exit_code == 1
+        assert why in sentence_of(result)
 
 
 def test_the_store_may_come_from_the_environment(run: Run, town: Town) -> None:

@@ -16,6 +16,7 @@ import pytest
 from antiphon import Envelope
 from antiphon.cli.demo import story
 from antiphon.cli.demo.beats import Compared, Said
+from antiphon.cli.demo.command import _removal
 from antiphon.cli.demo.play import ENOUGH, DemoFailed, Play, compared
 from antiphon.core.events import EV_TEXT
 from tests.cli.conftest import Run, typed
@@ -189,6 +190,18 @@ def test_what_to_try_next_can_be_tried(told: Shown) -> None:
         done = typed(*words[1:], **{name: url})
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
+
+
+def test_it_says_what_it_leaves_and_how_to_remove_it(told: Shown) -> None:
+    left = told.done.stdout.partition("6  What is left\n")[2].partition("Try next")[0]
+    assert f"     rm {told.path}*\n" in left
+    assert "--follow" in left
+    assert "examples" in left
+
+
+def test_a_temporary_file_is_removed_with_its_folder() -> None:
+    assert _removal(Path("/tmp/antiphon-demo-x y/gazette.db")) == "rm -r '/tmp/antiphon-demo-x y'"
+    assert _removal(Path("/home/x y/mine.db")) == "rm '/home/x y/mine.db'*"
 
 
 def test_a_file_that_is_there_already_is_left_alone(run: Run, tmp_path: Path) -> None:

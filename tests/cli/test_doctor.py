@@ -2,6 +2,8 @@ import asyncio
 import json
 import os
 import shutil
+import sqlite3
+import tempfile
 from collections import namedtuple
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 from antiphon import Hub
 from antiphon.cli import checkup
 from antiphon.cli.checkup import Finding
-from tests.cli.conftest import Run, Town
+from tests.cli.conftest import Run, Town, typed
+from tests.store.unprivileged import COMMAND, needs_permissions, unprivileged
 
 Usage = namedtuple("Usage", "total used free")
 GIB = 1 << 30
@@ -58,9 +61,17 @@ def test_the_owner_is_the_process_of_the_hub(town: Town) -> None:
         async with Hub.open(town.url):
             return checkup.owner(town.path)
 
-    assert asyncio.run(owned()) == Finding("owner", "ok", f"a hub in process {os.getpid()}")
+    assert asyncio.run(owned()) == Finding("owner", "ok", f"a hub in this process ({os.getpid()})")
     assert checkup.owner(town.path) == Finding("owner", "ok", "no hub at the moment")
     assert checkup.owner(town.path.with_name("other.db")) == Finding("owner", "ok", "no hub has owned it yet")
+
+
+async def test_the_owner_is_found_through_a_link(town: Town) -> None:
+    link = town.path.with_name("link.db")
+    link.symlink_to(town.path)
+    async with Hub.open(town.url):
+        done = await asyncio.to_thread(typed, "doctor", str(link))
+    assert f"a hub in process {os.getpid()}" in done.stdout
 
 
 def test_looking_for_the_owner_takes_nothing(town: Town) -> None:
@@ -71,6 +82,51 @@ def test_looking_for_the_owner_takes_nothing(town: Town) -> None:
             return len(await hub.channels())
 
     assert asyncio.run(opened()) == 2
+
+
+def test_a_store_that_no_hub_has_made_yet_is_told_so(run: Run, tmp_path: Path) -> None:
+    result = run("doctor", str(tmp_path / "nowhere.db"))
+    assert "until a hub opens, and so creates, it" in result.stdout
+    assert "no hub has owned it yet" in result.stdout
+
+
+def test_a_place_that_cannot_be_reached_is_one_finding(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    result = run("doctor", str(tmp_path / "round"), "--json")
+    assert result.exit_code == 1
+    [problem] = [finding for finding in json.loads(result.stdout)["findings"] if finding["level"] == "problem"]
+    assert problem["check"] == "store"
+    assert "circle" in problem["found"]
+
+
+def test_sync_is_measured_where_the_store_is(run: Run, town: Town) -> None:
+    found = json.loads(run("doctor", town.url, "--json").stdout)["findings"]
+    [sync] = [finding for finding in found if finding["check"] == "sync"]
+    assert sync["found"].endswith(f" ms a sync in {town.path.parent}")
+    assert {file.name for file in town.path.parent.iterdir()} == {"town.db", "town.db-owner"}
+
+
+@needs_permissions
+def test_beside_a_store_that_may_only_be_read_it_makes_nothing(town: Town) -> None:
+    town.path.parent.chmod(0o555)
+    try:
+        done = unprivileged(COMMAND, "doctor", str(town.path))
+    finally:
+        town.path.parent.chmod(0o755)
+    assert f"{town.url} opens: 4 channels" in done.stdout
+    assert f" ms a sync in {tempfile.gettempdir()}" in done.stdout
+
+
+def test_a_quarantined_channel_is_a_warning(run: Run, town: Town) -> None:
+    assert '"channels"' not in run("doctor", town.url, "--json").stdout
+    connection = sqlite3.connect(town.path)
+    with connection:
+        connection.execute("UPDATE channel SET status = 'quarantined' WHERE channel = ?", (town.tavern,))
+    connection.close()
+    told = json.loads(run("doctor", town.url, "--json").stdout)
+    [warning] = [finding for finding in told["findings"] if finding["check"] == "channels"]
+    assert (warning["level"], warning["found"]) == ("warning", f"1 quarantined channel: {town.tavern}")
+    assert "antiphon verify" in warning["advice"]
 
 
 @pytest.mark.parametrize(

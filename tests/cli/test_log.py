@@ -36,6 +36,21 @@ def test_the_conversation_and_its_life(run: Run, town: Town) -> None:
     assert result.stdout == CONVERSATION
 
 
+def test_the_beginning_of_an_id_is_enough_if_no_other_begins_so(run: Run, town: Town) -> None:
+    end = next(place for place, pair in enumerate(zip(town.council, town.tavern, strict=True)) if len(set(pair)) > 1)
+    assert run("log", town.council[: end + 1], "--store", town.url).stdout == CONVERSATION
+    assert "registers cleo" in run("log", "system:r", town.url).stdout
+    result = run("log", town.council[:end], town.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"beginning of several channels: {town.council}, {town.tavern}; give more of it" in result.stderr
+
+
+def test_an_unknown_channel_is_told_where_to_look(run: Run, town: Town) -> None:
+    result = run("log", "nope", town.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: no channel 'nope'; `antiphon channels` lists those there are\n"
+
+
 def test_nothing_recorded_colours_a_pipe(run: Run, town: Town) -> None:
     for words in ((), ("--audit",), ("--json",), ("--json", "--audit")):
         assert "\x1b" not in run("log", town.council, "--store", town.url, *words).stdout

@@ -7,8 +7,11 @@ Rule 3: what goes to a terminal may be coloured; what is piped is plain text in 
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -25,6 +28,9 @@ MODULES = {
 }
 """Where each command lives, in the order in which the help lists them. The module calls it `command`."""
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What the system says of an output that takes nothing."""
+
 
 class Commands(click.Group):
     """Commands that are imported on use, and whose errors become sentences."""
@@ -39,6 +45,14 @@ class Commands(click.Group):
         assert isinstance(found, click.Command), f"{MODULES[cmd_name]} has no command"
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = get_close_matches(args[0], MODULES, n=1)
+        if near and args[0] not in MODULES:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -48,21 +62,46 @@ class Commands(click.Group):
             raise click.ClickException(printable(str(error))) from error
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="antiphon", message="%(package)s %(version)s")
-def commands() -> None:
+@click.pass_context
+def commands(ctx: click.Context) -> None:
     """A durable runtime for teams of AI agents.
 
     Begin with `antiphon demo`: it needs no key and no network.
 
-    Commands that read a store take its URL from --store or from ANTIPHON_STORE, and work while a hub is using it.
+    Commands that read a store take it as STORE, from --store or from ANTIPHON_STORE: the path of a SQLite file, or a
+    URL such as sqlite:///team.db. They work while a hub is using it. Beside a store that was closed in good order they
+    leave nothing; one that goes on reading when the hub ends may leave team.db-wal and team.db-shm to the next.
+
     Every command takes --json. Exit codes: 0 fine, 1 what was asked failed, 2 used wrongly.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main() -> None:
     """Run the command line and exit."""
+    if sys.stdout is None:
+        sys.exit("Error: there is no standard output to write to")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    commands(prog_name="antiphon")
+    try:
+        commands(prog_name="antiphon")
+    except OSError as error:
+        sys.exit(f"Error: {printable(_told(error))}")
+
+
+def _told(error: OSError) -> str:
+    if error.filename is not None or error.errno not in UNWRITABLE:
+        return str(error)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # what it did not take is not tried again while Python exits
+    os.close(nowhere)
+    return f"standard output cannot be written ({error.strerror})"

@@ -7,7 +7,7 @@ from typing import get_args
 
 import click
 
-from antiphon.cli.options import known_name, reading, store_option, tenant_option
+from antiphon.cli.options import known_name, reading, store_argument, store_option, tenant_option
 from antiphon.cli.output import Cell, Column, output, write_json
 from antiphon.core.state import Status
 from antiphon.store.protocol import ChannelRow, Store
@@ -19,6 +19,7 @@ STYLES = {"active": "green", "invited": "yellow", "quarantined": "bold red", "ex
 
 
 @click.command()
+@store_argument
 @store_option
 @tenant_option
 @click.option("--status", type=click.Choice(get_args(Status)), help="Only channels that are so.")
@@ -31,19 +32,18 @@ def command(
     """List the channels of a store, oldest first.
 
     \b
-    antiphon channels --store sqlite:///team.db --status active
+    antiphon channels team.db --status active
     """
     rows = asyncio.run(_listed(store, tenant, status=status, participant=participant))
     shown = [row for row in rows if system or not row.channel_id.startswith(SYSTEM)]
-    if as_json:
+    if not shown:
+        wanted = "such channels" if status or participant else "channels"
+        click.echo(f"There are no {wanted} here.", err=True)
+    elif as_json:
         for row in shown:
             write_json(row)
-        return
-    out = output()
-    if shown:
-        out.table(LAYOUT, [_cells(row) for row in shown])
-    elif out.terminal:
-        out.line("There are no such channels here.")
+    else:
+        output().table(LAYOUT, [_cells(row) for row in shown])
 
 
 async def _listed(url: str, tenant: str, *, status: str | None, participant: str | None) -> list[ChannelRow]:

@@ -2,7 +2,7 @@
 
 Rule 1: a check gives findings and raises nothing; what it cannot find out is a finding too.
 Rule 2: a warning or a problem says what to do.
-Rule 3: a store is only read. Scratch files are made in the temporary directory, and removed.
+Rule 3: a store is only read. Scratch files are made beside it, or else in the temporary directory, and removed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ import msgspec
 from antiphon.cli.options import reading, shown_url
 from antiphon.cli.plain import counted
 from antiphon.core.errors import AntiphonError
-from antiphon.store.ownership import SUFFIX
+from antiphon.store.ownership import SUFFIX, holder, owned_here
+from antiphon.store.rows import QUARANTINED
 from antiphon.store.sqlite_connection import connect
+from antiphon.store.sqlite_files import may
 from antiphon.store.sqlite_schema import Database
 
 Level = Literal["ok", "warning", "problem"]
@@ -41,6 +43,8 @@ BLOCK = b"\0" * 4096
 TOO_FAST, TOO_SLOW = 0.00002, 0.02
 """Seconds that a sync takes: below the first nothing is written to a disk; above the second, commits are felt."""
 LITTLE, TOO_LITTLE = 1 << 30, 100 << 20
+MANY = 1000
+"""More channels than that are not counted."""
 REQUIRED = ("msgspec", "click", "rich")
 EXTRA = re.compile(r"""^([A-Za-z0-9._-]+).*;.*\bextra\s*==\s*['"]([^'"]+)['"]""")
 
@@ -60,10 +64,19 @@ def machine(directory: Path) -> Iterator[Finding]:
     yield sqlite(sqlite3.sqlite_version_info)
     yield parts()
     yield extras(metadata.requires("antiphon") or [])
-    with tempfile.TemporaryDirectory(prefix="antiphon-doctor-") as scratch:
-        yield durability(Path(scratch) / "scratch.db")
-        yield syncing(Path(scratch) / "scratch.bin")
+    yield from disk(directory)
     yield space(directory)
+
+
+def disk(directory: Path) -> Iterator[Finding]:
+    """What scratch files show: in this directory, or in the temporary one if nothing can be made there."""
+    place = directory if may(str(directory), os.W_OK | os.X_OK) else None
+    try:
+        with tempfile.TemporaryDirectory(prefix="antiphon-doctor-", dir=place) as scratch:
+            yield durability(Path(scratch) / "scratch.db")
+            yield syncing(Path(scratch) / "scratch.bin")
+    except OSError as error:
+        yield Finding("sync", "problem", f"no scratch file can be made: {error}", "make room, or set TMPDIR")
 
 
 def python(version: tuple[int, ...]) -> Finding:
@@ -120,7 +133,7 @@ def durability(path: Path) -> Finding:
 
 
 def syncing(path: Path) -> Finding:
-    """How long a sync takes in the temporary directory."""
+    """How long a sync takes where this file is."""
     try:
         seconds = statistics.median(_synced(path))
     except OSError as error:
@@ -146,43 +159,37 @@ def space(directory: Path) -> Finding:
     return Finding("disk", "ok", told)
 
 
-async def store(url: str, tenant: str) -> Finding:
-    """Whether a store can be opened and read."""
+async def store(url: str, tenant: str) -> list[Finding]:
+    """Whether a store can be opened and read, and whether every channel of it can be trusted."""
     try:
         async with reading(url, tenant) as opened:
-            some = len(await opened.channels(limit=1000))
+            some = len(await opened.channels(limit=MANY))
+            bad = [row.channel_id for row in await opened.channels(status=QUARANTINED, limit=MANY)]
     except AntiphonError as error:
-        return Finding("store", "problem", str(error), "see whether the URL is right, and the file yours to read")
-    told = f"{counted(some, 'channel')} and more" if some == 1000 else counted(some, "channel")
-    return Finding("store", "ok", f"{shown_url(url)} opens: {told}")
+        return [Finding("store", "problem", str(error), "do what it says, or name another store")]
+    told = f"{counted(some, 'channel')} and more" if some == MANY else counted(some, "channel")
+    opens = Finding("store", "ok", f"{shown_url(url)} opens: {told}")
+    return [opens, quarantine(bad)] if bad else [opens]
+
+
+def quarantine(channels: list[str]) -> Finding:
+    """Channels that a hub found damaged."""
+    told = f"{counted(len(channels), 'quarantined channel')}: {', '.join(channels)}"
+    return Finding("channels", "warning", told, "they can only be read; `antiphon verify` says where they are damaged")
 
 
 def owner(path: Path) -> Finding:
-    """Which hub owns a SQLite file now.
-
-    The lock is tried for an instant, shared, and only where there is one: a hub that opens the file in that very
-    instant is refused, and has to be started again.
-    """
-    beside = Path(str(path) + SUFFIX)
+    """Which hub owns a SQLite file now."""
     try:
-        process = _holder(beside)
+        process = holder(str(path))
     except FileNotFoundError:
         return Finding("owner", "ok", "no hub has owned it yet")
-    except (OSError, ImportError, ValueError) as error:
-        return Finding("owner", "warning", f"unknown: {error}", f"see whether you may read {beside}")
-    return Finding("owner", "ok", f"a hub in process {process}" if process else "no hub at the moment")
-
-
-def _holder(beside: Path) -> str:
-    """The process that holds the lock; "" if none does."""
-    import fcntl
-
-    with beside.open(encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read().strip() or "unknown"
-    return ""
+    except (OSError, ImportError) as error:
+        return Finding("owner", "warning", f"unknown: {error}", f"see whether you may read {path}{SUFFIX}")
+    if process is None:
+        return Finding("owner", "ok", "no hub at the moment")
+    here = owned_here(str(path))
+    return Finding("owner", "ok", f"a hub in this process ({process})" if here else f"a hub in process {process}")
 
 
 def _synced(path: Path) -> list[float]:

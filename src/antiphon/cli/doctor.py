@@ -10,29 +10,41 @@ import click
 
 from antiphon.cli import checkup
 from antiphon.cli.checkup import Finding
-from antiphon.cli.options import SQLITE, VARIABLE, as_url, tenant_option
+from antiphon.cli.options import VARIABLE, store_argument, store_if_any, tenant_option
 from antiphon.cli.output import Cell, Column, Output, fitted, output, write_json
+from antiphon.core.errors import AntiphonError
+from antiphon.store.ownership import resolved
+from antiphon.store.urls import file_of
 
 LAYOUT = [Column("CHECK"), Column("", len("problem")), Column("FOUND")]
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-UNNAMED = Finding("store", "ok", f"none was named: --store URL, or {VARIABLE}, has one looked at")
+UNNAMED = Finding("store", "ok", f"none was named: STORE, --store or {VARIABLE} has one looked at")
 
 
 @click.command()
+@store_argument
 @click.option(
-    "--store", metavar="URL", envvar=VARIABLE, show_envvar=True, help="A store to look at too, by its URL or path."
+    "--store",
+    metavar="STORE",
+    envvar=VARIABLE,
+    show_envvar=True,
+    callback=store_if_any,
+    help="A store to look at too, by its path or URL.",
 )
 @tenant_option
 @click.option("--json", "as_json", is_flag=True, help='One JSON document: {"ok": …, "findings": […]}.')
 def command(*, store: str | None, tenant: str, as_json: bool) -> None:
-    """See whether this machine, and a store on it, will do.
+    """See whether this machine, and STORE on it, will do.
 
-    Looks at Python, SQLite and the parts; whether commits are really synced and how fast; the space left on the disk;
-    and, if a store is named, whether it opens and which hub owns it. Nothing is changed. Each line is ok, a warning
-    or a problem, with what to do about it; a problem makes the exit code 1.
+    Looks at Python, SQLite and the parts; whether commits are really synced and how fast, where the store is; the space
+    left on the disk; and, if a store is named, whether it opens, whether a channel of it is quarantined, and which hub
+    owns it. Nothing is changed. Each line is ok, a warning or a problem, with what to do about it; a problem makes the
+    exit code 1.
     """
-    url = as_url(store) if store else None
-    found = [*checkup.machine(_directory(url)), *asyncio.run(_of_store(url, tenant))]
+    file = _file(store) if store else None
+    found = [*checkup.machine(file.parent if file else Path(tempfile.gettempdir()))]
+    found += asyncio.run(checkup.store(store, tenant)) if store else [UNNAMED]
+    found += [checkup.owner(file)] if file else []
     ok = all(finding.level != "problem" for finding in found)
     if as_json:
         write_json({"ok": ok, "findings": found})
@@ -42,21 +54,13 @@ def command(*, store: str | None, tenant: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-async def _of_store(url: str | None, tenant: str) -> list[Finding]:
-    if url is None:
-        return [UNNAMED]
-    found = [await checkup.store(url, tenant)]
-    file = _file(url)
-    return [*found, checkup.owner(file)] if file is not None else found
-
-
-def _directory(url: str | None) -> Path:
-    file = _file(url) if url else None
-    return Path(tempfile.gettempdir()) if file is None else file.parent
-
-
 def _file(url: str) -> Path | None:
-    return Path(url.removeprefix(SQLITE)).absolute() if url.startswith(SQLITE) else None
+    """The file itself, whatever links lead to it. If there is no such place, looking at the store says why."""
+    try:
+        path = file_of(url)
+        return resolved(path) if path else None
+    except AntiphonError:
+        return None
 
 
 def _show(out: Output, found: list[Finding]) -> None:

@@ -12,16 +12,19 @@ from typing import NamedTuple, Protocol
 
 import click
 
-from antiphon.cli.options import reading, store_option, tenant_option
+from antiphon.cli.options import reading, store_argument, store_option, tenant_option
 from antiphon.cli.output import Cell, Column, Output, output, titles, write_json
+from antiphon.cli.plain import printable
 from antiphon.cli.telling import colour_of, is_bookkeeping, is_speech, told
 from antiphon.core.envelope import HUB, Envelope
-from antiphon.core.errors import UnknownChannel
 from antiphon.core.ids import CHANNEL_ID
+from antiphon.core.words import shown
 from antiphon.store.protocol import ChannelRow, Store
 from antiphon.store.rows import ENDED
 
 LOOK_EVERY = 0.2
+MOST_NAMED = 5
+"""How many channels are named where the beginning of an id is not enough."""
 MOMENT, SECOND, DAY = 23, 19, 10
 """How much of an instant is a moment, a second, a day."""
 SEQUENCE = Column("SEQ", 5, right=True)
@@ -31,6 +34,7 @@ Pause = Callable[[], Awaitable[None]]
 
 @click.command()
 @click.argument("channel")
+@store_argument
 @store_option
 @tenant_option
 @click.option("--follow", "-f", is_flag=True, help="Go on as the channel grows, until it ends or you press Ctrl-C.")
@@ -41,11 +45,12 @@ Pause = Callable[[], Awaitable[None]]
 def command(*, channel: str, store: str, tenant: str, follow: bool, audit: bool, as_json: bool) -> None:
     """Show what happened in CHANNEL, and who did it.
 
-    Each row is one envelope: sequence, time (UTC), who, and what. Sequences that seem to be
-    missing are bookkeeping, such as whose turn it is: --audit shows them.
+    CHANNEL is an id as `antiphon channels` lists them, or the beginning of one. Each row is one envelope: sequence,
+    time (UTC), who, and what. Sequences that seem to be missing are bookkeeping, such as whose turn it is: --audit
+    shows them.
 
     \b
-    antiphon log 0199d0a7-… --store sqlite:///team.db --follow
+    antiphon log 0199d0a7-… team.db --follow
     """
     view = View(output(), audit=audit, as_json=as_json)
     try:
@@ -76,8 +81,9 @@ class View(NamedTuple):
 async def show(url: str, tenant: str, channel: str, *, view: View, pause: Pause | None = None) -> None:
     """Show a channel; with a pause to make between two looks, also what comes, until the channel ends."""
     async with reading(url, tenant) as store:
-        sheet = view.sheet(await _known(store, channel))
-        async with aclosing(followed(store, channel, pause=pause)) as envelopes:
+        row = await _known(store, channel)
+        sheet = view.sheet(row)
+        async with aclosing(followed(store, row.channel_id, pause=pause)) as envelopes:
             shown = (envelope async for envelope in envelopes if view.shows(envelope))
             async for envelope in shown:
                 sheet.write(envelope)
@@ -101,9 +107,27 @@ async def followed(store: Store, channel: str, *, pause: Pause | None = None) ->
 
 
 async def _known(store: Store, channel: str) -> ChannelRow:
-    if not CHANNEL_ID.match(channel) or await store.head(channel) == 0:
-        raise UnknownChannel(channel)
+    """The channel of this id, or the only one whose id begins so."""
+    if not CHANNEL_ID.match(channel):
+        raise _unknown(channel)
+    if await store.head(channel) == 0:
+        channel = await _completed(store, channel)
     return await store.row(channel) or ChannelRow(channel)
+
+
+async def _completed(store: Store, beginning: str) -> str:
+    behind = await store.names(after=beginning, limit=MOST_NAMED + 1)
+    names = [name for name in behind if name.startswith(beginning)]
+    if not names:
+        raise _unknown(beginning)
+    if len(names) > 1:
+        listed = ", ".join(names[:MOST_NAMED]) + ", …" * (len(names) > MOST_NAMED)
+        raise click.ClickException(f"{beginning!r} is the beginning of several channels: {listed}; give more of it")
+    return names[0]
+
+
+def _unknown(channel: str) -> click.ClickException:
+    return click.ClickException(printable(f"no channel {shown(channel)}; `antiphon channels` lists those there are"))
 
 
 async def _pause() -> None:
@@ -157,7 +181,7 @@ class AuditSheet:
             time,
             _who(row.participants),
             Column("FOR", _who(row.participants).width),
-            Column("EVENT", 24 if out.terminal else 32),
+            Column("EVENT", 32),
             Column("WHAT"),
         ]
         titles(out, self._layout)

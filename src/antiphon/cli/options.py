@@ -8,26 +8,45 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import click
+from click.core import ParameterSource
 
 from antiphon.core.errors import BadUrl
 from antiphon.core.ids import NAME
 from antiphon.hub.clock import SystemClock
 from antiphon.hub.directory import check_name
 from antiphon.store.protocol import Store
-from antiphon.store.urls import open_store
+from antiphon.store.urls import file_of, open_store
 
 VARIABLE = "ANTIPHON_STORE"
 SQLITE = "sqlite:///"
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 PASSWORD = re.compile(r"(://[^/@:]*):[^/]*@")
+ARGUMENT = "antiphon.store"
+"""Where the argument is kept until the option is looked at."""
+
+
+def keep_argument(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Remember the store that was given as an argument."""
+    ctx.meta[ARGUMENT] = value
+
+
+def store_if_any(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The store that was named in one way or the other, as a URL."""
+    given = ctx.meta.get(ARGUMENT)
+    typed = ctx.get_parameter_source("store") is ParameterSource.COMMANDLINE
+    if given and value and typed and as_url(given) != as_url(value):
+        raise click.UsageError(f"two stores are named, {given!r} and {value!r}: give one of them.", ctx)
+    named = given or value
+    return as_url(named) if named else None
 
 
 def store_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     """The store that was named. Where there is none, say how to name one."""
-    if not value:
-        given = "--store URL" if isinstance(param, click.Option) else "its URL"
-        raise click.UsageError(f"no store is named: give {given} (such as sqlite:///team.db), or set {VARIABLE}", ctx)
-    return as_url(value)
+    url = store_if_any(ctx, param, value)
+    if url is None:
+        how = "give its path or URL (such as sqlite:///team.db), as STORE or with --store"
+        raise click.UsageError(f"no store is named: {how}, or set {VARIABLE}", ctx)
+    return url
 
 
 def as_url(store: str) -> str:
@@ -47,15 +66,17 @@ def known_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return value
 
 
+store_argument = click.argument(
+    "given", metavar="[STORE]", required=False, is_eager=True, expose_value=False, callback=keep_argument
+)
 store_option = click.option(
     "--store",
-    metavar="URL",
+    metavar="STORE",
     envvar=VARIABLE,
     show_envvar=True,
     callback=store_url,
-    help="The store to read: sqlite:///team.db, sqlite:////var/lib/team.db, or the path of the file.",
+    help="The store to read: the path of its file, or its URL, as sqlite:///team.db or sqlite:////var/lib/team.db.",
 )
-store_argument = click.argument("store", metavar="[STORE]", required=False, envvar=VARIABLE, callback=store_url)
 tenant_option = click.option(
     "--tenant",
     metavar="NAME",
@@ -66,12 +87,19 @@ tenant_option = click.option(
 )
 
 
+def file_outside(url: str) -> str:
+    """The path of the file in which a store is, so that it can be read beside its hub."""
+    path = file_of(url)
+    if path is None:
+        raise BadUrl(f"{url!r} lives and dies with the hub that uses it; there is nothing to read from outside")
+    return path
+
+
 @asynccontextmanager
 async def reading(url: str, tenant: str) -> AsyncIterator[Store]:
     """A store opened to be read and nothing else, so that a hub may go on using it."""
     check_name(tenant)
-    if url.startswith("memory:"):
-        raise BadUrl(f"{url!r} lives and dies with the hub that uses it; there is nothing to read from outside")
+    file_outside(url)
     store = await open_store(url, tenant=tenant, clock=SystemClock(), read_only=True)
     try:
         yield store

@@ -8,6 +8,7 @@ Rule 3: what was asked of SQLite is read back; what is not in force is refused, 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -16,13 +17,17 @@ import msgspec
 
 from antiphon.core.codec import as_type
 from antiphon.core.errors import StoreError, StoreRefused
+from antiphon.store.ownership import owned_here
 from antiphon.store.protocol import Survives
 from antiphon.store.sqlite_connection import Connect, Connection, is_damage, is_refusal, one, unavailable
+from antiphon.store.sqlite_files import APPLICATION_ID, count_of, damaged, shape_of, way_to_read
+from antiphon.store.sqlite_still import StillConnection
+
+__all__ = ["APPLICATION_ID", "SETTLE_AFTER", "Database", "Synchronous", "migrations"]
 
 Synchronous = Literal["NORMAL", "FULL", "EXTRA"]
 
 SETTLE_AFTER = 4000
-APPLICATION_ID = 1097757808
 
 _SYNCHRONOUS = {
     "NORMAL": ("PRAGMA synchronous = NORMAL", 1),
@@ -31,7 +36,7 @@ _SYNCHRONOUS = {
 }
 _PATIENCE = "PRAGMA busy_timeout = 5000"
 _WRITING = ("PRAGMA fullfsync = ON", "PRAGMA cache_size = -16384", "PRAGMA wal_autocheckpoint = 0")
-_READING = ("PRAGMA query_only = ON", "PRAGMA wal_autocheckpoint = 0")
+_READING = ("PRAGMA query_only = ON", "PRAGMA fullfsync = ON", "PRAGMA wal_autocheckpoint = 0")
 
 
 class Database(msgspec.Struct, frozen=True):
@@ -50,20 +55,33 @@ class Database(msgspec.Struct, frozen=True):
 
     def to_write(self) -> Connection:
         """A connection that writes; an empty file becomes a database of the newest shape."""
-        return self._opened(read_only=False)
+        return self._opened(lambda: self.connect(self.path, False), read_only=False)
 
     def to_write_on(self) -> Connection:
         """A connection to the database that was open before; a file that has become empty is refused."""
-        self._opened(read_only=True).close()
-        return self._opened(read_only=False)
+        self._beside().close()
+        return self.to_write()
 
     def to_read(self) -> Connection:
-        """A connection that only reads, and never moves the log into the file."""
-        return self._opened(read_only=True)
+        """A connection that only reads, and never moves a log into the file that it found beside it.
 
-    def _opened(self, *, read_only: bool) -> Connection:
+        Beside a file that was closed in good order, it leaves nothing.
+        """
+        way = "beside" if owned_here(self.path) else way_to_read(self.path)
+        if way == "beside":
+            return self._beside()
+        still = self._opened(lambda: StillConnection(self.path), read_only=True)
+        if way == "still":
+            return still
+        still.close()  # it is ours, and so SQLite may open it to write and remove at the end what it makes beside it
+        return self._opened(lambda: self.connect(self.path, False), read_only=True)
+
+    def _beside(self) -> Connection:
+        return self._opened(lambda: self.connect(self.path, True), read_only=True)
+
+    def _opened(self, connect: Callable[[], Connection], *, read_only: bool) -> Connection:
         try:
-            connection = self.connect(self.path, read_only)
+            connection = connect()
         except sqlite3.Error as error:
             raise self._met(error) from error
         try:
@@ -78,29 +96,20 @@ class Database(msgspec.Struct, frozen=True):
 
     def _prepare(self, connection: Connection, *, read_only: bool) -> None:
         connection.execute(_PATIENCE)
-        version = self._version(connection)
-        newest = len(migrations())
-        if version > newest:
+        shape, newest = shape_of(connection, self.path), len(migrations())
+        if shape > newest:
             raise StoreRefused(
-                f"{self.path} was written by a newer version (its shape is {version}, the newest known here is"
+                f"{self.path} was written by a newer version (its shape is {shape}, the newest known here is"
                 f" {newest}); upgrade antiphon to open it"
             )
         if not read_only:
             self._sync(connection)
-            _migrate(connection, version)
-        elif version < newest:
-            raise StoreRefused(f"{self.path} has an older shape ({version} of {newest}); let a hub open it once")
+            _migrate(connection, shape)
+        elif shape < newest:
+            what = "has an" if shape else "is empty: there is no store in it yet, which is the"
+            raise StoreRefused(f"{self.path} {what} older shape ({shape} of {newest}); let a hub open it once")
         for pragma in _READING if read_only else _WRITING:
             connection.execute(pragma)
-
-    def _version(self, connection: Connection) -> int:
-        owner, version = _number(connection, "PRAGMA application_id"), _number(connection, "PRAGMA user_version")
-        tables = _number(connection, "SELECT count(*) FROM sqlite_master")
-        if owner == APPLICATION_ID:
-            return version
-        if owner or version or tables:
-            raise StoreRefused(f"{self.path} is a database of another program; name a file of its own for the store")
-        return 0
 
     def _sync(self, connection: Connection) -> None:
         mode = as_type(one(connection, "PRAGMA journal_mode = WAL"), tuple[str])[0]
@@ -110,13 +119,13 @@ class Database(msgspec.Struct, frozen=True):
             )
         ask, level = _SYNCHRONOUS[self.synchronous]
         connection.execute(ask)
-        found = _number(connection, "PRAGMA synchronous")
+        found = count_of(connection, "PRAGMA synchronous")
         if found != level:
             raise StoreRefused(f"{self.path} is synced at level {found} where {level} ({self.synchronous}) was asked")
 
     def _met(self, error: sqlite3.Error) -> StoreError:
         if is_damage(error):
-            return StoreRefused(f"{self.path} is no database, or is damaged ({error}); restore it from a copy")
+            return damaged(self.path, error)
         if is_refusal(error):
             return StoreRefused(f"{self.path} cannot be opened ({error}); check that it exists and may be written")
         return unavailable(self.path, error)
@@ -127,7 +136,7 @@ def _migrate(connection: Connection, version: int) -> None:
         if number <= version:
             continue
         connection.execute("BEGIN IMMEDIATE")
-        if _number(connection, "PRAGMA user_version") < number:
+        if count_of(connection, "PRAGMA user_version") < number:
             for statement in statements:
                 connection.execute(statement)
         connection.execute("COMMIT")
@@ -152,7 +161,3 @@ def _statements(text: str) -> tuple[str, ...]:
             found.append(pending.strip())
             pending = ""
     return tuple(found)
-
-
-def _number(connection: Connection, sql: str) -> int:
-    return as_type(one(connection, sql), tuple[int])[0]

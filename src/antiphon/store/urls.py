@@ -14,12 +14,22 @@ _SQLITE = "sqlite:///"
 
 async def open_store(url: str, *, tenant: str = "default", clock: Now | None = None, read_only: bool = False) -> Store:
     """Open the store that a URL names."""
-    if not isinstance(url, str):
-        raise BadUrl(f"{shown(url)} is no URL; {KINDS}")
-    if url == "memory:":
+    path = file_of(url)
+    if path is None:
         from antiphon.store.memory import MemoryStore
 
         return MemoryStore(tenant, clock)
+    from antiphon.store.sqlite import SqliteStore
+
+    return await SqliteStore.open(path, tenant=tenant, clock=clock or SystemNow(), read_only=read_only)
+
+
+def file_of(url: str) -> str | None:
+    """The path of the SQLite file that a URL names; None for a store in memory."""
+    if not isinstance(url, str):
+        raise BadUrl(f"{shown(url)} is no URL; {KINDS}")
+    if url == "memory:":
+        return None
     if url.startswith(("postgresql:", "postgres:")):
         raise StoreRefused(f"this version has no PostgreSQL store; {KINDS}")
     path = url.removeprefix(_SQLITE)
@@ -29,6 +39,4 @@ async def open_store(url: str, *, tenant: str = "default", clock: Now | None = N
         raise BadUrl(f"{url!r} names no file; {KINDS}")
     if any(mark in path for mark in "\0?#"):
         raise BadUrl(f"{url!r} has more than a path in it; options, fragments and NUL characters mean nothing here")
-    from antiphon.store.sqlite import SqliteStore
-
-    return await SqliteStore.open(path, tenant=tenant, clock=clock or SystemNow(), read_only=read_only)
+    return path

@@ -1,7 +1,7 @@
 """Whether every log is what was written: sequences 1 … head, each record readable, each tied to the one before.
 
-It goes through the protocol alone, so it can be run on any store, also on one that a hub is using. What it cannot
-see is a log that lost its end and its hashes together.
+It goes through the protocol alone, so it can be run on any store, also on one that a hub is using. A log that lost its
+end is noticed by a snapshot that was made of it; what cannot be seen is one that lost both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from antiphon.core.errors import LogCorrupt
+from antiphon.core.errors import LogCorrupt, StoreError
 from antiphon.store.protocol import Store
 
 
@@ -51,6 +51,7 @@ async def verify_channel(store: Store, channel_id: str) -> tuple[int, Problem | 
     """How many envelopes of one channel are good, and what is wrong with the next."""
     good, more = 0, True
     try:
+        folded = await _folded(store, channel_id)  # first, for a hub may be using the store: later, a log is longer
         while more:
             page = await store.read(channel_id, after=good)
             good, more = good + len(page.envelopes), page.more
@@ -59,7 +60,20 @@ async def verify_channel(store: Store, channel_id: str) -> tuple[int, Problem | 
         return good, Problem(channel_id, error.sequence, error.why)
     if head < good:
         return good, Problem(channel_id, head + 1, f"the head is {head}, but {good} envelopes were read")
+    if head < folded:
+        return good, Problem(
+            channel_id, head + 1, f"the log has lost its end: it had {folded} envelopes when a snapshot was made of it"
+        )
     return good, None
+
+
+async def _folded(store: Store, channel_id: str) -> int:
+    """How long the log was when a snapshot was made of it; 0 if there is none, or none that can be read."""
+    try:
+        snapshot = await store.get_snapshot(channel_id)
+    except StoreError:
+        return 0  # it is only a cache: a hub makes it anew
+    return snapshot.sequence if snapshot else 0
 
 
 async def _recorded(store: Store) -> AsyncIterator[str]:

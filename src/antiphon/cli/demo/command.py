@@ -23,7 +23,7 @@ from antiphon.store.verify import verify_store
 
 PACE = 0.8
 """How many seconds pass before the next line, for somebody who reads along."""
-FILE = "gazette.db"
+FOLDER, FILE = "antiphon-demo-", "gazette.db"
 
 
 @click.command()
@@ -31,7 +31,7 @@ FILE = "gazette.db"
     "--keep",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="Where to make the SQLite file; without it, in a new temporary directory.",
+    help="Where to make the SQLite file; without it, in a new temporary directory. It stays there.",
 )
 @click.option("--fast", is_flag=True, help="Do not wait between the lines; so it is also when piped, and under CI.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each thing that happens.")
@@ -66,6 +66,7 @@ async def _as_story(url: str, path: Path, out: Output, *, pace: float) -> None:
     await show(url, TENANT, desk, view=View(out))
     out.line(Cell("       The numbers between are bookkeeping: whose turn it is, and why.", "dim"))
     await _verify(url, narrator.tell)
+    _part(out, path)
     _suggest(out, url, desk)
 
 
@@ -75,6 +76,21 @@ async def _verify(url: str, tell: Tell) -> None:
     tell(beats.Verified(report.channels, report.envelopes, len(report.problems)))
     if report.problems:
         raise DemoFailed("the log does not fit its hash chain: this must not happen; please report it")
+
+
+def _part(out: Output, path: Path) -> None:
+    """Say what stays, and how to be rid of it."""
+    out.heading("6  What is left")
+    out.line("   The file stays, for you to look into. This removes it:")
+    out.command("     ", Cell(_removal(path), "bold"))
+    out.line("   While a hub is open, `antiphon log CHANNEL --follow` shows what is said.")
+    out.line("   Programs to begin with are in the folder examples of the source.")
+
+
+def _removal(path: Path) -> str:
+    if path.name == FILE and path.parent.name.startswith(FOLDER):
+        return f"rm -r {shlex.quote(str(path.parent))}"
+    return f"rm {shlex.quote(str(path))}*"
 
 
 def _suggest(out: Output, url: str, desk: str) -> None:
@@ -87,7 +103,7 @@ def _suggest(out: Output, url: str, desk: str) -> None:
         f"{program} verify",
         f"{program} doctor",
     ):
-        out.line("  ", Cell(tried, "bold"))
+        out.command("  ", Cell(tried, "bold"))
 
 
 def _program() -> str:
@@ -101,10 +117,10 @@ def _program() -> str:
 def _place(keep: Path | None) -> Path:
     """Where the file is to be. One that is there already is not ours to write to."""
     if keep is None:
-        return Path(tempfile.mkdtemp(prefix="antiphon-demo-")) / FILE
+        return Path(tempfile.mkdtemp(prefix=FOLDER)) / FILE
     path = keep.absolute()
-    if path.exists():
+    if os.path.lexists(path):
         raise click.BadParameter(f"{str(keep)!r} exists already; name a new file.", param_hint="--keep")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise click.BadParameter(f"there is no directory {str(path.parent)!r}.", param_hint="--keep")
     return path

@@ -37,7 +37,7 @@ class Narrator:
         """Say what is going to be seen."""
         self._out.line(Cell("One evening at a small newspaper", "bold"))
         self._out.line("Everybody is scripted: no key, no network. All is kept in one SQLite file,")
-        self._out.line(Cell(path, "dim"))
+        self._out.command(Cell(path, "dim"))
         self._out.line("A tick and a number: the hub has acknowledged the line, and it is on disk.")
 
     def tell(self, beat: AnyBeat) -> None:
