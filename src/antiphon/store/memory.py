@@ -31,7 +31,16 @@ from antiphon.store.protocol import (
     StoreCaps,
     TailBatch,
 )
-from antiphon.store.records import MAX_RECORD, judged, opened, place_of, records_of
+from antiphon.store.records import (
+    MAX_RECORD,
+    check_number,
+    check_position,
+    check_stretch,
+    judged,
+    opened,
+    place_of,
+    records_of,
+)
 from antiphon.store.rows import ENDED, MOVES_A_ROW, rebuilt, row_after
 
 TAIL_AT_ONCE = 1000
@@ -116,6 +125,7 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def read(self, channel: str, *, after: int = 0, limit: int = 1000) -> Page:
         """The envelopes behind `after`."""
+        check_stretch(after, limit)
         log = self._known(channel)
         if log is None:
             return Page([], more=False)
@@ -136,13 +146,15 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def names(self, *, after: str = "", limit: int = 1000) -> list[str]:
         """The channels that have a log."""
+        check_number("limit", limit, least=1)
         self._check_open()
         first = bisect_right(self._names, after)
         return self._names[first : first + limit]
 
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
         """Everything appended behind the cursor, then live."""
-        return self._tail(len(self._places) if cursor is None else place_of(cursor))
+        end = len(self._places)
+        return self._tail(end if cursor is None else min(place_of(cursor), end))
 
     async def _tail(self, place: int) -> AsyncIterator[TailBatch]:
         while not self._closed:
@@ -155,8 +167,9 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
                 await self._bell.wait(rung)
 
     async def put_snapshot(self, channel: str, snapshot: Snapshot) -> None:
-        """Keep a fold of a channel that has a log."""
-        if log := self._known(channel):
+        """Keep a fold of a channel that has a log, as far as that goes."""
+        log = self._known(channel)
+        if log is not None and 0 < snapshot.sequence <= log.head:
             log.snapshot = snapshot
 
     async def get_snapshot(self, channel: str) -> Snapshot | None:
@@ -168,6 +181,7 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self, *, status: str | None = None, participant: str | None = None, after: str = "", limit: int = 100
     ) -> list[ChannelRow]:
         """Rows in order of channel id, behind `after`."""
+        check_number("limit", limit, least=1)
         self._check_open()
         names = islice(self._names, bisect_right(self._names, after), None)
         rows = (self._channels[name].row for name in names)
@@ -207,6 +221,7 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def acknowledge(self, participant: str, channel: str, sequence: int) -> None:
         """Move a position forward, at most to the head."""
+        check_position(participant, channel, sequence)
         log = self._known(channel)
         if log is not None and participant in log.acknowledged:
             log.acknowledged[participant] = max(min(sequence, log.head), log.acknowledged[participant])
@@ -236,6 +251,7 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def take_due(self, owner: str, *, now: Instant, limit: int, ttl: float) -> list[Due]:
         """Channels due at `now`, earliest first."""
+        check_number("limit", limit, least=1)
         self._check_open()
         clock = self._clock.now()
         free = [

@@ -6,13 +6,17 @@ G1  Compare-and-set: `append(expected=n)` succeeds only at head n; the batch get
 G2  A channel's sequences are 1 … head without holes, for ever.
 G3  An acknowledged append has reached what `caps.survives` names.
 G4  Ids are remembered for ever, per channel: a batch whose first id is recorded returns its first result with
-    `duplicate=True`, whatever `expected` says; the same id with other content raises `IdReused`.
+    `duplicate=True`, whatever `expected` says; the same id with other content raises `IdReused`. Two contents are
+    the same if they are the same JSON: 1 is neither true nor 1.0.
 G5  A failure while committing raises `OutcomeUnknown`, never `Conflict`; repeating the same call is safe.
 G6  What was acknowledged is read by the next read.
 G7  `tail` gives each channel's envelopes in order, without holes, at least once.
 G8  One round trip an append; nothing is held open across an await of the caller.
 G9  Leases are hints. Nothing is lost or doubled if all of them are granted to everybody.
 G10 The index is derived: `rebuild` makes it anew from the logs, and nothing changes.
+
+What is damaged raises `LogCorrupt`, which names its channel; every other channel goes on. A call that can mean
+nothing, such as reading behind -1, raises `UsageError`.
 """
 
 from __future__ import annotations
@@ -121,7 +125,8 @@ class Log(Protocol):
     ) -> Appended:
         """Record a batch at `expected`; its sequences are stamped already and follow it.
 
-        `due`, when given, is written to the channel's row in the same transaction.
+        `due`, when given, is written to the channel's row in the same transaction. `LogCorrupt` if the log cannot be
+        gone on with; nothing was recorded then.
         """
         ...
 
@@ -134,7 +139,7 @@ class Log(Protocol):
         ...
 
     async def find(self, channel: str, ids: Sequence[str]) -> Mapping[str, Envelope]:
-        """The recorded envelopes of these ids."""
+        """The recorded envelopes of these ids; `LogCorrupt` if one of them does not fit the hash chain."""
         ...
 
     async def names(self, *, after: str = "", limit: int = 1000) -> list[str]:
@@ -142,21 +147,28 @@ class Log(Protocol):
         ...
 
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
-        """Everything appended behind the cursor (None: from now on), then live, until the store closes."""
+        """Everything appended behind the cursor (None: from this call on), then live, until the store closes.
+
+        A channel that is damaged ends where the damage is.
+        """
         ...
 
 
 class Index(Protocol):
     """Derived from the logs, and rebuildable."""
 
-    async def put_snapshot(self, channel: str, snapshot: Snapshot) -> None: ...
+    async def put_snapshot(self, channel: str, snapshot: Snapshot) -> None:
+        """Keep a fold of a channel, unless it leads the log."""
+        ...
 
-    async def get_snapshot(self, channel: str) -> Snapshot | None: ...
+    async def get_snapshot(self, channel: str) -> Snapshot | None:
+        """The fold that was kept last; None if there is none, or none that can be trusted."""
+        ...
 
     async def channels(
         self, *, status: str | None = None, participant: str | None = None, after: str = "", limit: int = 100
     ) -> list[ChannelRow]:
-        """Rows in order of channel id, behind `after`."""
+        """Rows in order of channel id, behind `after`. One that is damaged is shown as quarantined."""
         ...
 
     async def row(self, channel: str) -> ChannelRow | None: ...

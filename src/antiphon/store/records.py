@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from antiphon.core.codec import MAX_BYTES, Malformed, as_type, decode, encode
+from antiphon.core.codec import MAX_BYTES, Malformed, as_type, decode, encode, same
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Conflict, IdReused, LogCorrupt, TooLarge, UsageError
+from antiphon.core.words import shown
 from antiphon.store.protocol import Appended, Page
 
 MAX_RECORD = MAX_BYTES + 16 * 1024
 """Room for the largest event data and the nine other fields."""
+MOST = 2**63 - 1
+"""The highest number that every store can count to."""
 
 Find = Callable[[str], Envelope | None]
 """The recorded envelope of an id, in one channel."""
@@ -103,8 +106,7 @@ def _last_of(batch: Sequence[Envelope], first: Envelope, find: Find) -> int:
 
 
 def _says_the_same(recorded: Envelope, given: Envelope) -> bool:
-    again = decode(encode(given))
-    return replace(again, sequence=recorded.sequence, created_at=recorded.created_at) == recorded
+    return same(replace(given, sequence=recorded.sequence, created_at=recorded.created_at), recorded)
 
 
 def opened(channel: str, sequence: int, body: bytes, *, envelope_id: str | None = None) -> Envelope:
@@ -121,24 +123,27 @@ def opened(channel: str, sequence: int, body: bytes, *, envelope_id: str | None 
     return envelope
 
 
+def tied(channel: str, row: Row, previous: bytes) -> Envelope:
+    """The envelope of a row; `LogCorrupt` if it is not the one its place says, or not tied to the one before."""
+    envelope = opened(channel, row.sequence, row.body, envelope_id=row.envelope_id)
+    if link(previous, row.body) != row.hash:
+        raise LogCorrupt(channel, row.sequence, "the record does not fit the hash chain")
+    return envelope
+
+
 def checked_page(channel: str, rows: Iterable[object], previous: bytes, *, after: int, limit: int) -> Page:
     """The good prefix of the rows behind `after`, each tied to the one before by its hash.
 
     `LogCorrupt` if the very first is bad. A later bad one ends the page; the next page meets it first.
     """
     envelopes: list[Envelope] = []
-    sequence = after
     try:
-        for found in rows:
+        for sequence, found in enumerate(rows, after + 1):
             if len(envelopes) == limit:
                 return Page(envelopes, more=True)
-            sequence += 1
             row = _row_of(channel, sequence, found)
-            envelopes.append(opened(channel, sequence, row.body, envelope_id=row.envelope_id))
-            previous = link(previous, row.body)
-            if row.hash != previous:
-                envelopes.pop()
-                raise LogCorrupt(channel, sequence, "the record does not fit the hash chain")
+            envelopes.append(tied(channel, row, previous))
+            previous = row.hash
     except LogCorrupt:
         if not envelopes:
             raise
@@ -158,6 +163,26 @@ def _row_of(channel: str, sequence: int, found: object) -> Row:
 
 def place_of(cursor: str) -> int:
     """The position that a tail's cursor names."""
-    if not (cursor.isascii() and cursor.isdigit()):
-        raise UsageError(f"{cursor!r} is no cursor of a tail")
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len(str(MOST)) and int(cursor) <= MOST):
+        raise UsageError(f"{shown(cursor)} is no cursor of a tail")
     return int(cursor)
+
+
+def check_number(name: str, number: object, *, least: int) -> None:
+    """Refuse what is no number that every store can count with."""
+    if not isinstance(number, int) or not least <= number <= MOST:
+        raise UsageError(f"{name} must be a whole number from {least} to {MOST}, not {shown(number)}")
+
+
+def check_stretch(after: object, limit: object) -> None:
+    """Refuse to read a part of a log that no log can have."""
+    check_number("after", after, least=0)
+    check_number("limit", limit, least=1)
+
+
+def check_position(participant: object, channel: object, sequence: object) -> None:
+    """Refuse a position that nobody can have in any channel."""
+    for name, value in (("participant", participant), ("channel", channel)):
+        if not isinstance(value, str):
+            raise UsageError(f"{name} must be text, not {shown(value)}")
+    check_number("sequence", sequence, least=0)

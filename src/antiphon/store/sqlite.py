@@ -15,7 +15,7 @@ from functools import partial
 from typing import Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import StoreError, StoreRefused
+from antiphon.core.errors import LogCorrupt, StoreError, StoreRefused
 from antiphon.core.instants import Instant
 from antiphon.store import sqlite_index as index
 from antiphon.store import sqlite_leases as leases
@@ -35,11 +35,11 @@ from antiphon.store.protocol import (
     StoreCaps,
     TailBatch,
 )
-from antiphon.store.records import MAX_RECORD, place_of, records_of
+from antiphon.store.records import MAX_RECORD, check_number, check_position, check_stretch, place_of, records_of
 from antiphon.store.sqlite_appends import Append
 from antiphon.store.sqlite_connection import Connect, Connection, connect
 from antiphon.store.sqlite_schema import SETTLE_AFTER, Database, Synchronous
-from antiphon.store.sqlite_writer import Writer
+from antiphon.store.sqlite_writer import GROUP, Writer
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -115,6 +115,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
     ) -> Appended:
         """Record a batch at `expected`, together with whatever else waits to be recorded."""
+        batch = tuple(batch)  # it is looked at again in another thread
         records = records_of(channel, batch)
         done: asyncio.Future[Appended] = self._loop.create_future()
         self._writing().append(Append(channel, batch, records, expected, due, done))
@@ -122,6 +123,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def read(self, channel: str, *, after: int = 0, limit: int = 1000) -> Page:
         """The envelopes behind `after`, checked against the hash chain."""
+        check_stretch(after, limit)
         return await self._read(reads.read_page, reads.Stretch(channel, after, limit))
 
     async def head(self, channel: str) -> int:
@@ -134,27 +136,31 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def names(self, *, after: str = "", limit: int = 1000) -> list[str]:
         """The channels that have a log."""
+        check_number("limit", limit, least=1)
         return await self._read(index.read_names, after, limit=limit)
 
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
         """Everything appended behind the cursor, then live."""
         if cursor is not None:
-            return self._tail(reads.Following(place_of(cursor)))
-        return self._tail(reads.Following(self._writer.last) if self._writer else None)
+            return self._tail(place_of(cursor))
+        if self._writer is None and not self._closed:
+            return self._tail(self._reading().run(reads.last_position))
+        return self._tail(self._writer.last if self._writer else 0)
 
-    async def _tail(self, where: reads.Following | None) -> AsyncIterator[TailBatch]:
+    async def _tail(self, start: int | asyncio.Future[int]) -> AsyncIterator[TailBatch]:
+        follower = reads.Follower(start if isinstance(start, int) else await start)
         while not self._closed:
-            rung = self._bell.rung
-            envelopes, reached = await self._read(reads.read_tail, where, limit=TAIL_AT_ONCE)
-            where = reached
+            rung, before = self._bell.rung, follower.position
+            envelopes = await self._read(follower.read, limit=TAIL_AT_ONCE)
             if envelopes:
-                yield TailBatch(envelopes, str(reached.position))
-            else:
+                yield TailBatch(envelopes, str(follower.position))
+            elif follower.position == before:
                 await self._bell.wait(rung)
 
     async def put_snapshot(self, channel: str, snapshot: Snapshot) -> None:
-        """Keep a fold of a channel that has a log."""
-        await self._write(index.put_snapshot, channel, snapshot=snapshot)
+        """Keep a fold of a channel that has a log, as far as that goes."""
+        put = partial(index.put_snapshot, tenant=self.tenant, channel=channel, snapshot=snapshot)
+        await self._writing().run(put, channel=channel)
 
     async def get_snapshot(self, channel: str) -> Snapshot | None:
         """The fold that was kept last."""
@@ -164,6 +170,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self, *, status: str | None = None, participant: str | None = None, after: str = "", limit: int = 100
     ) -> list[ChannelRow]:
         """Rows in order of channel id, behind `after`."""
+        check_number("limit", limit, least=1)
         return await self._read(index.read_rows, index.Wanted(status, participant, after, limit))
 
     async def row(self, channel: str) -> ChannelRow | None:
@@ -173,7 +180,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
     async def mark(self, channel: str, *, status: str | None = None, due: Instant | None = None) -> None:
         """Change what a listing shows of a channel."""
         change = partial(index.mark, tenant=self.tenant, change=index.Mark(channel, status, due))
-        await self._writing().run(change, forget=status is not None)
+        await self._writing().run(change, channel=channel, forget=status is not None)
 
     async def positions(self, participant: str) -> list[Position]:
         """The acknowledged position in each channel that may still hold something for this participant."""
@@ -184,11 +191,21 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def acknowledge(self, participant: str, channel: str, sequence: int) -> None:
         """Move a position forward with one of the next commits, at most to the head."""
+        check_position(participant, channel, sequence)
         self._writing().acknowledge(participant, channel, sequence)
 
     async def rebuild(self) -> None:
-        """Make the listing anew from the logs."""
-        await self._writing().run(partial(index.rebuild, tenant=self.tenant, now=self._clock.now()), forget=True)
+        """Make the listing anew from the logs, channel by channel. One whose log is damaged is listed as it was."""
+        self._writing()  # who may not write is refused, even if there is nothing to make anew
+        now, after = self._clock.now(), ""
+        while names := await self.names(after=after, limit=GROUP):
+            await asyncio.gather(*(self._rebuild(name, now) for name in names))
+            after = names[-1]
+
+    async def _rebuild(self, channel: str, now: Instant) -> None:
+        job = partial(index.rebuild, tenant=self.tenant, channel=channel, now=now)
+        with suppress(LogCorrupt):  # its reader will say so
+            await self._writing().run(job, channel=channel, forget=True)
 
     async def lease(self, name: str, owner: str, ttl: float) -> Lease | None:
         """Take or renew; None while somebody else holds it."""
@@ -200,6 +217,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def take_due(self, owner: str, *, now: Instant, limit: int, ttl: float) -> list[Due]:
         """Channels due at `now`, earliest first."""
+        check_number("limit", limit, least=1)
         claim = leases.Claim(owner, self._clock.now(), ttl)
         return await self._write(leases.take_due, now, claim=claim, limit=limit)
 
@@ -226,12 +244,15 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         await self._reader.start()
 
     async def _read(self, job: Job[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._closed or self._reader is None:
-            raise StoreRefused(f"{self.path} is closed")
-        return await self._reader.run(lambda connection: job(connection, self.tenant, *args, **kwargs))
+        return await self._reading().run(lambda connection: job(connection, self.tenant, *args, **kwargs))
 
     async def _write(self, job: Job[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._writing().run(lambda connection: job(connection, self.tenant, *args, **kwargs))
+
+    def _reading(self) -> reads.Reader:
+        if self._closed or self._reader is None:
+            raise StoreRefused(f"{self.path} is closed")
+        return self._reader
 
     def _writing(self) -> Writer:
         if self._closed:

@@ -4,6 +4,7 @@ Rule 1: a plan bets that nobody else writes; the unique indexes are what makes l
 Rule 2: whoever cannot be planned for is taken alone, by reading before writing. Only that decides between conflict,
         repetition and a reused id.
 Rule 3: what is remembered of a channel is believed only until the first doubt, and kept only after a commit.
+Rule 4: nothing is recorded behind an end that is not tied to the record before it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import NamedTuple
 
-from antiphon.core.codec import as_type
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, LogCorrupt, UsageError
 from antiphon.core.instants import Instant
 from antiphon.store import sqlite_index as index
 from antiphon.store.protocol import Appended
-from antiphon.store.records import genesis, is_stamped, judged, link, opened
+from antiphon.store.records import is_stamped, judged, link
 from antiphon.store.rows import ENDED, MOVES_A_ROW
-from antiphon.store.sqlite_connection import Connection, Value, is_nobodys_fault, one
+from antiphon.store.sqlite_connection import Connection, Damaged, Value, is_damage, is_nobodys_fault
+from antiphon.store.sqlite_reads import Head, find_envelope, read_end
 
 REMEMBERED = 10_000
 """How many channels' heads are remembered."""
@@ -34,11 +34,6 @@ AT_ONCE = 96
 _INTO = "INSERT INTO log (tenant, channel, seq, id, kind, body, hash, at) VALUES "
 _ROW = "(?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT = _INTO + _ROW
-_HEAD = """
-    SELECT seq, hash, coalesce((SELECT status FROM channel WHERE tenant = ?1 AND channel = ?2), '')
-    FROM log WHERE tenant = ?1 AND channel = ?2 ORDER BY seq DESC LIMIT 1
-"""
-_FIND = "SELECT seq, body FROM log WHERE tenant = ? AND channel = ? AND id = ?"
 
 Outcome = Appended | AntiphonError
 Row = tuple[Value, ...]
@@ -62,14 +57,6 @@ class Append:
         return any(envelope.event_type in MOVES_A_ROW for envelope in self.batch)
 
 
-class Head(NamedTuple):
-    """Where a channel's log ends."""
-
-    sequence: int
-    hash: bytes
-    status: str
-
-
 @dataclass(slots=True, eq=False)
 class Plan:
     """What is to be written for some appends, and what they will be told. None is for reading to decide."""
@@ -86,8 +73,8 @@ class Plan:
         return bool(self.rows) and not self.moving and len(self.rows) <= AT_ONCE and None not in self.outcomes
 
     def start_again(self) -> None:
-        """Leave everything to reading."""
-        self.outcomes = [None] * len(self.appends)
+        """Leave everything to reading, but for the ends that are known to be damaged."""
+        self.outcomes = [outcome if isinstance(outcome, LogCorrupt) else None for outcome in self.outcomes]
         self.rows, self.moving, self.heads, self.written = [], [], {}, 0
 
     def told(self) -> list[Outcome]:
@@ -118,8 +105,11 @@ class Appender:
         """The plan for some appends. It writes nothing."""
         plan = Plan(appends)
         for append in appends:
-            head = self._head(connection, plan, append.channel)
-            if head is None or append.expected != head.sequence or not is_stamped(append.batch, append.expected):
+            head = self._head(connection, plan, append)
+            if not isinstance(head, Head):
+                plan.outcomes.append(head)
+                continue
+            if append.expected != head.sequence or not is_stamped(append.batch, append.expected):
                 plan.outcomes.append(None)
                 continue
             plan.outcomes.append(Appended(append.expected + 1, append.expected + len(append.batch)))
@@ -152,23 +142,21 @@ class Appender:
         except Exception as error:
             if is_nobodys_fault(error):
                 raise
-            connection.execute("ROLLBACK TO alone")
             self._kept.pop(append.channel, None)
             plan.heads.pop(append.channel, None)
-            plan.written = written
             outcome = _blamed(append, error)
+            if is_damage(error):
+                raise Damaged(append, outcome) from error
+            connection.execute("ROLLBACK TO alone")
+            plan.written = written
         connection.execute("RELEASE alone")
         return outcome
 
     def _decided(self, connection: Connection, plan: Plan, append: Append) -> Appended:
         def find(envelope_id: str) -> Envelope | None:
-            found = one(connection, _FIND, (self._tenant, append.channel, envelope_id))
-            if found is None:
-                return None
-            sequence, body = as_type(found, tuple[int, bytes])
-            return opened(append.channel, sequence, body, envelope_id=envelope_id)
+            return find_envelope(connection, self._tenant, append.channel, envelope_id=envelope_id)
 
-        plan.heads[append.channel] = head = self._read_head(connection, append.channel)
+        plan.heads[append.channel] = head = read_end(connection, self._tenant, append.channel)
         appended = judged(append.batch, expected=append.expected, head=head.sequence, find=find)
         if not appended.duplicate:
             rows = self._linked(plan, append, head)
@@ -195,20 +183,17 @@ class Appender:
         row = index.project(connection, self._tenant, moved)
         plan.heads[append.channel] = head._replace(status=row.status)
 
-    def _head(self, connection: Connection, plan: Plan, channel: str) -> Head | None:
-        head = plan.heads.get(channel) or self._kept.get(channel)
+    def _head(self, connection: Connection, plan: Plan, append: Append) -> Head | AntiphonError | None:
+        """Where a channel ends, or what is wrong with its end; None if that cannot be told from here."""
+        head = plan.heads.get(append.channel) or self._kept.get(append.channel)
         if head is not None:
             return head
         try:
-            return self._read_head(connection, channel)
+            return read_end(connection, self._tenant, append.channel)
         except Exception as error:
             if is_nobodys_fault(error):
                 raise
-            return None
-
-    def _read_head(self, connection: Connection, channel: str) -> Head:
-        found = one(connection, _HEAD, (self._tenant, channel))
-        return Head(0, genesis(self._tenant, channel), "") if found is None else as_type(found, Head)
+            return _blamed(append, error) if is_damage(error) or isinstance(error, LogCorrupt) else None
 
 
 @cache

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from antiphon.core.errors import LogCorrupt, StoreUnavailable
+from antiphon.core.codec import Malformed, as_type
+from antiphon.core.errors import AntiphonError, LogCorrupt, StoreError, StoreRefused, StoreUnavailable
 
 Value = str | int | float | bytes | None
 Values = Sequence[Value]
@@ -55,16 +56,34 @@ def one(connection: Connection, sql: str, values: Values = ()) -> object:
     return connection.execute(sql, values).fetchone()
 
 
+def text_of(found: object) -> str:
+    """A text that was fetched as a blob; `Malformed` if it is none.
+
+    Fetched as text, one that is no UTF-8 would keep the driver from every row behind it.
+    """
+    try:
+        return as_type(found, bytes).decode()
+    except UnicodeDecodeError as error:
+        raise Malformed("malformed", str(error)) from error
+
+
 def is_busy(error: sqlite3.Error) -> bool:
     """Somebody else holds the file."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    """What is stored is not what was written. A text that is no UTF-8 is met by the driver, without a code."""
+def is_damage(error: BaseException | None) -> bool:
+    """What is stored is not what was written, or this error is one of ours that says so.
+
+    A text that is no UTF-8 is met by the driver, without a code.
+    """
+    if isinstance(error, AntiphonError):
+        return is_damage(error.__cause__)
     if isinstance(error, sqlite3.OperationalError) and not _code(error):
         return True
-    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    if isinstance(error, sqlite3.Error):
+        return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return isinstance(error, Malformed)
 
 
 def is_refusal(error: sqlite3.Error) -> bool:
@@ -78,19 +97,26 @@ def is_refusal(error: sqlite3.Error) -> bool:
 
 
 def is_nobodys_fault(error: Exception) -> bool:
-    """The file as a whole cannot be used now: no room, no disk, no lock. Everybody would have met it."""
-    return isinstance(error, sqlite3.OperationalError) and not is_damage(error)
+    """The file as a whole cannot be used now: no room, no disk, no lock, no memory. Everybody would have met it."""
+    return isinstance(error, MemoryError) or (isinstance(error, sqlite3.OperationalError) and not is_damage(error))
 
 
 def may_be_committed(error: Exception) -> bool:
     """A statement that is its own transaction failed with this: perhaps only after it had been committed.
 
-    A lock, a full disk or a broken rule is met before that.
+    A lock, a full disk, damage, a broken rule or a value that cannot be passed on is met before that.
     """
     if not isinstance(error, sqlite3.Error):
-        return False
+        return not isinstance(error, TypeError | ValueError | OverflowError)
     before = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
     return is_nobodys_fault(error) and not is_busy(error) and _code(error) not in before
+
+
+def unusable(path: str, error: Exception) -> StoreError:
+    """Why nothing could be read or recorded, as a sentence; damage is refused, for trying again would not help."""
+    if is_damage(error):
+        return StoreRefused(f"{path} is damaged ({why(error)}); restore it from a copy")
+    return unavailable(path, error)
 
 
 def unavailable(path: str, error: Exception) -> StoreUnavailable:
@@ -99,7 +125,12 @@ def unavailable(path: str, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(f"{path} is locked by another process; nothing was recorded")
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL:
         return StoreUnavailable(f"there is no room left for {path}; nothing was recorded")
-    return StoreUnavailable(f"{path} cannot be used now ({error}); nothing was recorded")
+    return StoreUnavailable(f"{path} cannot be used now ({why(error)}); nothing was recorded")
+
+
+def why(error: Exception) -> str:
+    """What an error says; its name, if it says nothing."""
+    return str(error) or type(error).__name__
 
 
 @contextmanager
@@ -107,10 +138,18 @@ def damage_in(channel: str, sequence: int) -> Iterator[None]:
     """Inside, damage to the file is damage to this one channel."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, Malformed) as error:
         if is_damage(error):
             raise LogCorrupt(channel, sequence, str(error)) from error
         raise
+
+
+class Damaged(Exception):
+    """Somebody met damage inside a transaction, which can no longer be committed: not even after ROLLBACK TO."""
+
+    def __init__(self, culprit: object, error: Exception) -> None:
+        super().__init__(str(error))
+        self.culprit, self.error = culprit, error
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -3,11 +3,15 @@
 Rule 1: everything here runs inside a transaction, or on a reading connection, that somebody else holds.
 Rule 2: a channel has a row since its first batch, and a row for each member since it names them.
 Rule 3: a member is done with a channel once it has ended and everything in it is acknowledged.
+Rule 4: a row that cannot be read costs only its own channel, and a snapshot that cannot be trusted is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,12 +19,20 @@ import msgspec
 
 from antiphon.core.codec import Malformed, as_type, decode, from_json, to_json
 from antiphon.core.envelope import Envelope
+from antiphon.core.errors import LogCorrupt
 from antiphon.core.instants import NEVER, Instant
 from antiphon.store.protocol import ChannelRow, Position, Snapshot
-from antiphon.store.rows import ENDED, MOVES_A_ROW, rebuilt, row_after
-from antiphon.store.sqlite_connection import Connection, one
+from antiphon.store.rows import ENDED, MOVES_A_ROW, QUARANTINED, rebuilt, row_after
+from antiphon.store.sqlite_connection import Connection, is_damage, one, text_of
+from antiphon.store.sqlite_reads import read_hash, read_head
 
-_SHOWN = "SELECT c.channel, c.type, c.status, c.close_reason, c.creator, c.participants, c.due FROM channel AS c "
+log = logging.getLogger("antiphon.store")
+
+_SHOWN = """
+    SELECT CAST(c.channel AS BLOB), CAST(c.type AS BLOB), CAST(c.status AS BLOB), CAST(c.close_reason AS BLOB),
+        CAST(c.creator AS BLOB), CAST(c.participants AS BLOB), CAST(c.due AS BLOB)
+    FROM channel AS c
+"""
 _ROW = _SHOWN + "WHERE c.tenant = ? AND c.channel = ?"
 _ROWS = _SHOWN + "WHERE c.tenant = ? AND c.channel > ? ORDER BY c.channel LIMIT ?"
 _ROWS_OF_STATUS = _SHOWN + "WHERE c.tenant = ? AND c.status = ? AND c.channel > ? ORDER BY c.channel LIMIT ?"
@@ -40,6 +52,13 @@ _PUT_ROW = """
         creator = excluded.creator, participants = excluded.participants,
         held = CASE WHEN due = excluded.due THEN held ELSE '' END, due = excluded.due
 """
+_MARK = """
+    UPDATE channel SET
+        status = coalesce(?1, status), held = CASE WHEN due = coalesce(?2, due) THEN held ELSE '' END,
+        due = coalesce(?2, due)
+    WHERE tenant = ?3 AND channel = ?4
+"""
+_STATUS = "SELECT status FROM channel WHERE tenant = ? AND channel = ?"
 _JOIN = """
     INSERT OR IGNORE INTO member (tenant, participant, channel, acked, done)
     SELECT ?, value, ?, 0, 0 FROM json_each(?)
@@ -55,8 +74,11 @@ _ACKNOWLEDGE = """
 _POSITIONS = """
     SELECT channel, acked FROM member WHERE tenant = ? AND participant = ? AND done = 0 ORDER BY channel
 """
-_HEAD = "SELECT coalesce(max(seq), 0) FROM log WHERE tenant = ? AND channel = ?"
-_NEXT_NAME = "SELECT min(channel) FROM log WHERE tenant = ? AND channel > ?"
+_NEXT_NAME = "SELECT CAST(min(channel) AS BLOB) FROM log WHERE tenant = ? AND channel > CAST(? AS TEXT)"
+_NAMES = """
+    SELECT DISTINCT CAST(channel AS BLOB) FROM log INDEXED BY log_id
+    WHERE tenant = ? AND channel > CAST(? AS TEXT) ORDER BY 1
+"""
 _KINDS = "SELECT seq, kind FROM log WHERE tenant = ? AND channel = ? ORDER BY seq"
 _BODY = "SELECT body FROM log WHERE tenant = ? AND channel = ? AND seq = ?"
 _PUT_SNAPSHOT = """
@@ -65,6 +87,7 @@ _PUT_SNAPSHOT = """
         seq = excluded.seq, version = excluded.version, blob = excluded.blob
 """
 _SNAPSHOT = "SELECT seq, version, blob FROM snapshot WHERE tenant = ? AND channel = ?"
+_DIGEST = hashlib.sha256().digest_size
 
 
 class Projected(NamedTuple):
@@ -79,7 +102,8 @@ class Projected(NamedTuple):
 def project(connection: Connection, tenant: str, moved: Projected) -> ChannelRow:
     """Bring a channel's row and its members up to what was just recorded."""
     is_first = moved.head == len(moved.batch)
-    old = None if is_first else read_row(connection, tenant, moved.channel)
+    found = None if is_first else one(connection, _ROW, (tenant, moved.channel))
+    old = None if found is None else _row_of(found)
     row = old or ChannelRow(moved.channel)
     for envelope in moved.batch:
         if envelope.event_type in MOVES_A_ROW:
@@ -102,9 +126,9 @@ def put_row(connection: Connection, tenant: str, row: ChannelRow) -> None:
 
 
 def read_row(connection: Connection, tenant: str, channel: str) -> ChannelRow | None:
-    """One row of the listing."""
+    """One row of the listing, as far as it can be read."""
     found = one(connection, _ROW, (tenant, channel))
-    return None if found is None else _shown(found)
+    return None if found is None else next(_shown([found]), None)
 
 
 class Wanted(NamedTuple):
@@ -125,7 +149,7 @@ def read_rows(connection: Connection, tenant: str, wanted: Wanted) -> list[Chann
         found = connection.execute(_ROWS_OF_STATUS, (tenant, status, after, limit))
     else:
         found = connection.execute(_ROWS, (tenant, after, limit))
-    return [_shown(row) for row in found.fetchall()]
+    return list(_shown(found.fetchall()))
 
 
 class Mark(NamedTuple):
@@ -136,25 +160,19 @@ class Mark(NamedTuple):
     due: Instant | None
 
 
-def mark(connection: Connection, tenant: str, change: Mark) -> ChannelRow | None:
-    """Change a row that exists."""
-    row = read_row(connection, tenant, change.channel)
-    if row is None:
-        return None
-    if change.status is not None:
-        row = msgspec.structs.replace(row, status=change.status)
-    if change.due is not None:
-        row = msgspec.structs.replace(row, due=change.due)
-    put_row(connection, tenant, row)
-    _settle(connection, tenant, row, head=_head(connection, tenant, change.channel))
-    return row
+def mark(connection: Connection, tenant: str, change: Mark) -> None:
+    """Change a row that exists. The log is looked at only if the channel has ended: a damaged one can be marked."""
+    connection.execute(_MARK, (change.status, change.due, tenant, change.channel))
+    row = None if change.status is None else read_row(connection, tenant, change.channel)
+    if row is not None:
+        _settle(connection, tenant, row)
 
 
 def acknowledge(connection: Connection, tenant: str, position: tuple[str, str, int]) -> None:
     """Move the position of (participant, channel) forward to a sequence, at most to the head."""
     participant, channel, sequence = position
-    head, row = _head(connection, tenant, channel), read_row(connection, tenant, channel)
-    ended = row is not None and row.status in ENDED
+    head, found = read_head(connection, tenant, channel), one(connection, _STATUS, (tenant, channel))
+    ended = found is not None and as_type(found, tuple[str])[0] in ENDED
     connection.execute(_ACKNOWLEDGE, (min(sequence, head), ended, head, tenant, participant, channel))
 
 
@@ -165,44 +183,80 @@ def read_positions(connection: Connection, tenant: str, participant: str) -> lis
 
 
 def put_snapshot(connection: Connection, tenant: str, channel: str, *, snapshot: Snapshot) -> None:
-    """Keep a fold of a channel that has a log."""
-    if _head(connection, tenant, channel):
-        values = (tenant, channel, snapshot.sequence, snapshot.version, snapshot.blob)
-        connection.execute(_PUT_SNAPSHOT, values)
+    """Keep a fold of a channel that has a log, as far as that goes."""
+    recorded = read_hash(connection, tenant, channel, sequence=snapshot.sequence)
+    if recorded is not None:
+        sealed = _seal(recorded, snapshot.version, snapshot.blob) + recorded + snapshot.blob
+        connection.execute(_PUT_SNAPSHOT, (tenant, channel, snapshot.sequence, snapshot.version, sealed))
 
 
 def read_snapshot(connection: Connection, tenant: str, channel: str) -> Snapshot | None:
-    """The fold that was kept last."""
-    found = one(connection, _SNAPSHOT, (tenant, channel))
-    return None if found is None else Snapshot(*as_type(found, tuple[int, str, bytes]))
+    """The fold that was kept last, if it is what was kept, and the log is what was folded.
+
+    A log that has become shorter does not make it wrong: it is all that is left of the end.
+    """
+    try:
+        found = one(connection, _SNAPSHOT, (tenant, channel))
+        if found is None:
+            return None
+        sequence, version, sealed = as_type(found, tuple[int, str, bytes])
+        recorded = read_hash(connection, tenant, channel, sequence=sequence)
+    except (sqlite3.Error, Malformed, LogCorrupt) as error:
+        if is_damage(error):
+            return None
+        raise
+    seal, folded, blob = sealed[:_DIGEST], sealed[_DIGEST : 2 * _DIGEST], sealed[2 * _DIGEST :]
+    if recorded not in (None, folded) or seal != _seal(folded, version, blob):
+        return None
+    return Snapshot(sequence, version, blob)
 
 
-def rebuild(connection: Connection, tenant: str, now: Instant) -> None:
-    """Make all rows anew. A channel whose row was lost is due at once: nobody knows when it would have been."""
-    for channel in _names(connection, tenant, ""):
-        old = read_row(connection, tenant, channel)
-        try:
-            row = rebuilt(old or ChannelRow(channel), _moves(connection, tenant, channel))
-        except Malformed:
-            continue  # its reader will say so; the row stays as it was
-        if old is None and row.status not in ENDED:
-            row = msgspec.structs.replace(row, due=now)
-        put_row(connection, tenant, row)
-        _settle(connection, tenant, row, head=_head(connection, tenant, channel))
+def _seal(folded: bytes, version: str, blob: bytes) -> bytes:
+    """What a fold up to the record of this hash is recognised by."""
+    return hashlib.sha256(folded + f"{len(version)}:{version}".encode() + blob).digest()
+
+
+def rebuild(connection: Connection, tenant: str, channel: str, *, now: Instant) -> None:
+    """Make a channel's row anew. If it was lost the channel is due at once: nobody knows when it would have been."""
+    found = one(connection, _ROW, (tenant, channel))
+    try:
+        old = None if found is None else _row_of(found)
+    except Malformed:
+        old = None
+    row = rebuilt(old or ChannelRow(channel), _moves(connection, tenant, channel))
+    if old is None and row.status not in ENDED:
+        row = msgspec.structs.replace(row, due=now)
+    put_row(connection, tenant, row)
+    _settle(connection, tenant, row)
 
 
 def read_names(connection: Connection, tenant: str, after: str, *, limit: int) -> list[str]:
-    """The channels that have a log, in order, behind a name."""
-    return list(islice(_names(connection, tenant, after), limit))
+    """The channels that have a log, in order, behind a name. If one index is damaged, the other knows them too."""
+    try:
+        return list(islice(_readable(_names(connection, tenant, after.encode())), limit))
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise
+        log.warning("the names of channels are searched for in all envelope ids: %s", error)
+    found = connection.execute(_NAMES, (tenant, after.encode())).fetchall()
+    return list(islice(_readable(name for (name,) in as_type(found, list[tuple[bytes]])), limit))
 
 
-def _names(connection: Connection, tenant: str, after: str) -> Iterator[str]:
-    name: str | None = after
+def _names(connection: Connection, tenant: str, after: bytes) -> Iterator[bytes]:
+    name: bytes | None = after
     while True:
-        (name,) = as_type(one(connection, _NEXT_NAME, (tenant, name)), tuple[str | None])
+        (name,) = as_type(one(connection, _NEXT_NAME, (tenant, name)), tuple[bytes | None])
         if name is None:
             return
         yield name
+
+
+def _readable(names: Iterable[object]) -> Iterator[str]:
+    for name in names:
+        try:
+            yield text_of(name)
+        except Malformed as error:
+            log.warning("a channel has no readable name and is passed over: %s", error)
 
 
 def _moves(connection: Connection, tenant: str, channel: str) -> Iterator[Envelope]:
@@ -213,17 +267,27 @@ def _moves(connection: Connection, tenant: str, channel: str) -> Iterator[Envelo
             yield decode(body)
 
 
-def _settle(connection: Connection, tenant: str, row: ChannelRow, *, head: int) -> None:
-    names = to_json(row.participants).decode()
-    connection.execute(_SETTLE, (row.status in ENDED, head, tenant, row.channel_id, names))
+def _settle(connection: Connection, tenant: str, row: ChannelRow, *, head: int | None = None) -> None:
+    """Say which members are done. The head is read only if it matters."""
+    ended, names = row.status in ENDED, to_json(row.participants).decode()
+    if ended and head is None:
+        head = read_head(connection, tenant, row.channel_id)
+    connection.execute(_SETTLE, (ended, head, tenant, row.channel_id, names))
 
 
-def _head(connection: Connection, tenant: str, channel: str) -> int:
-    return as_type(one(connection, _HEAD, (tenant, channel)), tuple[int])[0]
+def _shown(rows: Sequence[object]) -> Iterator[ChannelRow]:
+    """Rows as a listing shows them. One that cannot be read is shown as quarantined, if it can be named."""
+    for found in as_type(rows, list[tuple[object, ...]]):
+        try:
+            yield _row_of(found)
+        except Malformed as error:
+            log.warning("a row of the listing cannot be read (%s); rebuild the listing", error)
+            yield from (ChannelRow(name, status=QUARANTINED) for name in _readable(found[:1]))
 
 
-def _shown(found: object) -> ChannelRow:
-    channel, kind, status, reason, creator, names, due = as_type(found, tuple[str, str, str, str, str, str, str])
+def _row_of(found: object) -> ChannelRow:
+    """A row; `Malformed` if it cannot be read."""
+    channel, kind, status, reason, creator, names, due = map(text_of, as_type(found, tuple[bytes, ...]))
     return ChannelRow(
         channel_id=channel,
         type=kind,

@@ -5,13 +5,17 @@ Everything here runs inside a transaction, or on a reading connection, that some
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from antiphon.core.codec import as_type
+from antiphon.core.codec import Malformed, as_type
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
 from antiphon.store.protocol import Due, Lease
-from antiphon.store.sqlite_connection import Connection, one
+from antiphon.store.sqlite_connection import Connection, one, text_of
+
+log = logging.getLogger("antiphon.store")
 
 _LEASE = "SELECT owner, epoch, until FROM lease WHERE tenant = ? AND name = ?"
 _PUT_LEASE = """
@@ -20,7 +24,8 @@ _PUT_LEASE = """
 """
 _RELEASE = "UPDATE lease SET until = '' WHERE tenant = ? AND name = ? AND epoch = ?"
 _FREE = """
-    SELECT channel, due FROM channel WHERE tenant = ? AND due <> '' AND due <= ? AND held <= ?
+    SELECT CAST(channel AS BLOB), CAST(due AS BLOB) FROM channel
+    WHERE tenant = ? AND due <> '' AND due <= ? AND held <= ?
     ORDER BY due, channel LIMIT ?
 """
 _HOLD = "UPDATE channel SET held = ? WHERE tenant = ? AND channel = ?"
@@ -62,10 +67,18 @@ def release_lease(connection: Connection, tenant: str, lease: Lease) -> None:
 def take_due(connection: Connection, tenant: str, due_at: Instant, *, claim: Claim, limit: int) -> list[Due]:
     """Channels due at an instant that nobody holds, earliest first."""
     found = connection.execute(_FREE, (tenant, due_at, claim.now, limit)).fetchall()
-    taken = [Due(channel, at) for channel, at in as_type(found, list[tuple[str, str]])]
+    taken = list(_readable(as_type(found, list[tuple[bytes, bytes]])))
     until = later(claim.now, claim.ttl)
     connection.executemany(_HOLD, [(until, tenant, due.channel_id) for due in taken])
     return taken
+
+
+def _readable(found: Sequence[tuple[bytes, bytes]]) -> Iterator[Due]:
+    for channel, at in found:
+        try:
+            yield Due(text_of(channel), text_of(at))
+        except Malformed as error:
+            log.warning("a channel is due, but its row cannot be read (%s); rebuild the listing", error)
 
 
 def read_next_due(connection: Connection, tenant: str) -> Instant:

@@ -1,13 +1,15 @@
-"""A thread's own connection, and how outcomes come back from a thread to the event loop.
+"""A thread, its own connection, and how outcomes come back from there to the event loop.
 
 Rule 1: the loop never waits for SQLite; a thread never touches a future except through the loop.
 Rule 2: a connection that failed is dropped, and opened again when it is next needed.
+Rule 3: whoever waits for a thread's end is told, however it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
@@ -16,6 +18,38 @@ from antiphon.core.errors import StoreRefused, StoreUnavailable
 from antiphon.store.sqlite_connection import Connection
 
 T = TypeVar("T")
+
+FAILS = (sqlite3.Error, MemoryError)
+"""How a statement fails whose parameters are right."""
+
+
+class ServingThread:
+    """A thread that serves until it has nothing to do any more."""
+
+    def __init__(self, serve: Callable[[], None], *, name: str) -> None:
+        self._serve = serve
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve; `StoreUnavailable` if the system has no thread to give."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise StoreUnavailable(f"no thread can be started now ({error}); nothing was recorded") from error
+
+    async def ended(self) -> None:
+        """Wait for its end. One that could not be started has none."""
+        if self._thread.ident is not None:
+            await self._ended.wait()
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            tell(self._loop, self._ended.set)
 
 
 class Line:
@@ -41,7 +75,7 @@ class Line:
     def roll_back(self) -> None:
         """End the transaction, if there is one."""
         if self._connection is not None:
-            with suppress(sqlite3.Error):
+            with suppress(*FAILS):
                 self._connection.execute("ROLLBACK")
 
     def drop(self, *last: str) -> None:
@@ -49,10 +83,10 @@ class Line:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        with suppress(sqlite3.Error):
+        with suppress(*FAILS):
             for statement in last:
                 connection.execute(statement).fetchall()
-        with suppress(sqlite3.Error):
+        with suppress(*FAILS):
             connection.close()
 
 

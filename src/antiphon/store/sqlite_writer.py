@@ -4,8 +4,11 @@ Rule 1: nobody is told anything before the commit has returned. If it fails, eve
         outcome is unknown: also those who were refused, for what refused them may not be there.
 Rule 2: a failure before the commit has recorded nothing, and says so.
 Rule 3: one bad append never costs another: in doubt the group is rolled back and each is taken alone.
-Rule 4: acknowledgements wait for company, but not for long.
-Rule 5: what was committed is moved into the file whole and synced there, or it is moved again. SQLite's own way of
+Rule 4: whoever meets damage is told so at once, and the group is begun again without. SQLite commits no transaction
+        in which damage was met, whatever part of it is rolled back.
+Rule 5: what is asked first is done first: a group is some appends and then some tasks.
+Rule 6: acknowledgements wait for company, but not for long.
+Rule 7: what was committed is moved into the file whole and synced there, or it is moved again. SQLite's own way of
         doing it in parts, around readers, would trust what a failed sync has lost.
 
 Each statement makes this thread queue for the interpreter behind a busy loop. That is why a group that only inserts
@@ -17,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,17 +27,21 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TypeVar
 
-from antiphon.core.errors import AntiphonError, OutcomeUnknown, StoreError
+from antiphon.core.codec import as_type
+from antiphon.core.errors import AntiphonError, LogCorrupt, OutcomeUnknown, StoreError
 from antiphon.store import sqlite_index as index
 from antiphon.store.sqlite_appends import Append, Appender, Outcome, Plan
 from antiphon.store.sqlite_connection import (
     Connection,
+    Damaged,
     is_busy,
+    is_damage,
     is_nobodys_fault,
     may_be_committed,
-    unavailable,
+    unusable,
+    why,
 )
-from antiphon.store.sqlite_line import Line, settle, tell
+from antiphon.store.sqlite_line import Line, ServingThread, settle, tell
 from antiphon.store.sqlite_reads import last_position
 from antiphon.store.sqlite_schema import Database
 
@@ -51,6 +57,7 @@ PAGES_A_COMMIT = 4
 """About how many pages a commit costs beside those of its rows."""
 BRIEFLY, PATIENTLY = "PRAGMA busy_timeout = 250", "PRAGMA busy_timeout = 5000"
 SETTLE = "PRAGMA wal_checkpoint(FULL)"
+BESIDE = "%s keeps what was committed beside the file for now: %s"
 PAUSE = 1.0
 """How many seconds acknowledgements wait after they could not be written."""
 
@@ -61,6 +68,8 @@ class Task:
 
     job: Callable[[Connection], None]
     done: asyncio.Future[None]
+    channel: str
+    """Whose log it looks at; "" if it is no single one's."""
     forget: bool
     """Whether it may make wrong what is remembered of channels."""
 
@@ -111,13 +120,14 @@ class Writer:
         self._committed = committed
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Item] = SimpleQueue()
+        self._held: Append | None = None
+        """The first of the next group."""
         self._line = Line(database.to_write, database.to_write_on)
         self._appender = Appender(tenant)
         self._positions: dict[tuple[str, str], int] = {}
         self._leave_at = 0.0
         self._unsettled, self._settle_after = 0, database.settle_after
-        self._ended = asyncio.Event()
-        self._thread = threading.Thread(target=self._serve, name="antiphon-writer", daemon=True)
+        self._thread = ServingThread(self._serve, name="antiphon-writer")
         self.last = 0
         """The position of the last envelope that was recorded."""
 
@@ -130,11 +140,11 @@ class Writer:
         """Queue a batch. Its future is settled once it is committed."""
         self._queue.put(append)
 
-    async def run(self, job: Callable[[Connection], T], *, forget: bool = False) -> T:
-        """Do something inside the next transaction."""
+    async def run(self, job: Callable[[Connection], T], *, channel: str = "", forget: bool = False) -> T:
+        """Do something inside the next transaction. If that must be begun again, it is done again."""
         results: list[T] = []
         done: asyncio.Future[None] = self._loop.create_future()
-        self._queue.put(Task(lambda connection: results.append(job(connection)), done, forget))
+        self._queue.put(Task(lambda connection: results.append(job(connection)), done, channel, forget))
         await done
         return results[-1]
 
@@ -145,8 +155,7 @@ class Writer:
     async def stop(self) -> None:
         """Write what is queued, move the log into the file, and end the thread."""
         self._queue.put(None)
-        await self._ended.wait()
-        self._thread.join()
+        await self._thread.ended()
 
     def _serve(self) -> None:
         is_last = False
@@ -156,7 +165,6 @@ class Writer:
             if group.appends or group.tasks or self._is_time_to_leave(group):
                 self._commit(group)
         self._line.drop("PRAGMA wal_checkpoint(TRUNCATE)")
-        tell(self._loop, self._ended.set)
 
     def _is_time_to_leave(self, group: Group) -> bool:
         """Whether acknowledgements have waited long enough."""
@@ -165,11 +173,12 @@ class Writer:
     def _gathered(self) -> Group:
         """Wait for something to do, then take everything that waits with it."""
         group = Group()
+        first, self._held = self._held, None
         try:
-            self._sort(self._queue.get(timeout=self._patience()), group)
+            self._sort(first or self._queue.get(timeout=self._patience()), group)
         except Empty:
             return group
-        while group.size < GROUP and not group.is_last and not self._queue.empty():
+        while group.size < GROUP and not group.is_last and self._held is None and not self._queue.empty():
             self._sort(self._queue.get(), group)
         return group
 
@@ -179,6 +188,9 @@ class Writer:
     def _sort(self, item: Item, group: Group) -> None:
         match item:
             case Append():
+                if group.tasks:
+                    self._held = item
+                    return
                 group.appends.append(item)
                 group.size += len(item.batch)
             case Task():
@@ -208,28 +220,56 @@ class Writer:
         try:
             connection = self._line.get()
             connection.execute(BRIEFLY)
-            connection.execute(SETTLE).fetchall()
+            [(busy, _, _)] = as_type(connection.execute(SETTLE).fetchall(), list[tuple[int, int, int]])
             connection.execute(PATIENTLY)
-        except (sqlite3.Error, StoreError) as error:
-            log.warning("%s keeps what was committed beside the file for now: %s", self._path, error)
+        except Exception as error:  # whatever it is, it must not end the thread
+            log.warning(BESIDE, self._path, why(error))
             self._line.drop()
+        else:
+            if busy:
+                log.warning(BESIDE, self._path, "somebody has been reading for too long")
 
     def _recorded(self, group: Group) -> StoreError | None:
         """Everything in one transaction; the error if it did not come to that."""
         try:
-            connection = self._line.get()
-            plan = self._appender.planned(connection, group.appends)
-            plainly = plan.is_plain() and not group.tasks and not self._is_time_to_leave(group)
-            if not (plainly and self._written_at_once(connection, plan)):
-                self._write(connection, group, plan)
+            while (plan := self._tried(group)) is None:
+                pass
         except StoreError as error:
             return error
         except Exception as error:  # whatever it is, it must not end the thread
             self._abandon(error)
-            return unavailable(self._path, error)
+            return unusable(self._path, error)
         self._appender.keep(plan)
+        if any(task.forget for task in group.tasks):
+            self._appender.forget()
         group.appended, group.written = plan.told(), plan.written
         return None
+
+    def _tried(self, group: Group) -> Plan | None:
+        """What was committed; None if somebody met damage, was left out, and all must be tried again."""
+        connection = self._line.get()
+        plan = self._appender.planned(connection, group.appends)
+        plainly = plan.is_plain() and not group.tasks and not self._is_time_to_leave(group)
+        try:
+            if not (plainly and self._written_at_once(connection, plan)):
+                self._write(connection, group, plan)
+        except Damaged as damage:
+            self._line.roll_back()
+            self._leave_out(group, damage)
+            return None
+        return plan
+
+    def _leave_out(self, group: Group, damage: Damaged) -> None:
+        """Tell whoever met damage. A position is told to nobody: it may lag."""
+        match damage.culprit:
+            case Append(done=appended) as append:
+                group.appends.remove(append)
+                tell(self._loop, partial(settle, [(appended, damage.error)]))
+            case Task(done=done) as task:
+                group.tasks.remove(task)
+                tell(self._loop, partial(settle, [(done, damage.error)]))
+            case position:
+                self._positions = {key: at for key, at in self._positions.items() if key != position}
 
     def _written_at_once(self, connection: Connection, plan: Plan) -> bool:
         """Whether a plain plan is committed. If not, nothing of it was, or it is not known."""
@@ -250,7 +290,7 @@ class Writer:
         try:
             self._appender.write(connection, plan)
         except Exception as error:
-            if is_nobodys_fault(error):
+            if is_nobodys_fault(error) or isinstance(error, Damaged):
                 raise
             connection.execute("ROLLBACK")
             self._appender.forget()
@@ -261,13 +301,13 @@ class Writer:
         group.performed = [self._performed(connection, task) for task in group.tasks]
         try:
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:
             raise self._doubt(error) from error
         self._positions.clear()
 
     def _doubt(self, error: Exception) -> OutcomeUnknown:
         self._abandon(error)
-        return OutcomeUnknown(f"{self._path} failed while committing ({error})")
+        return OutcomeUnknown(f"{self._path} failed while committing ({why(error)})")
 
     def _performed(self, connection: Connection, task: Task) -> Exception | None:
         connection.execute("SAVEPOINT task")
@@ -277,20 +317,29 @@ class Writer:
         except Exception as error:
             if is_nobodys_fault(error):
                 raise
+            outcome = self._blamed(task, error)
+            if is_damage(error):
+                raise Damaged(task, outcome) from error
             connection.execute("ROLLBACK TO task")
-            outcome = error if isinstance(error, AntiphonError) else unavailable(self._path, error)
         connection.execute("RELEASE task")
-        if task.forget:
-            self._appender.forget()
         return outcome
+
+    def _blamed(self, task: Task, error: Exception) -> AntiphonError:
+        """What an error says about the one task that met it."""
+        if isinstance(error, AntiphonError):
+            return error
+        if task.channel and is_damage(error):
+            return LogCorrupt(task.channel, 1, str(error))
+        return unusable(self._path, error)
 
     def _move_positions(self, connection: Connection) -> None:
         for (participant, channel), sequence in self._positions.items():
             try:
                 index.acknowledge(connection, self._tenant, (participant, channel, sequence))
-            except Exception as error:  # a position may lag: one that cannot be kept is let go
+            except Exception as error:
                 if is_nobodys_fault(error):
                     raise
+                raise Damaged((participant, channel), error) from error
 
     def _abandon(self, error: Exception) -> None:
         """Undo the transaction and trust nothing that is remembered."""

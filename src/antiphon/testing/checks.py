@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from antiphon.testing.envelopes import OpenStore
-from antiphon.testing.index_checks import check_due, check_index, check_leases, check_snapshots
+from antiphon.testing.index_checks import check_due, check_index, check_leases, check_marks, check_snapshots
 from antiphon.testing.log_checks import (
     check_abandoned_calls,
     check_all_or_nothing,
+    check_arguments,
+    check_batches_are_taken_as_given,
     check_compare_and_set,
     check_contiguous,
     check_durable,
@@ -38,10 +40,13 @@ STORE_CHECKS: tuple[Callable[[OpenStore], Awaitable[None]], ...] = (
     check_read_your_acknowledgement,
     check_tail,
     check_abandoned_calls,
+    check_batches_are_taken_as_given,
     check_limits,
+    check_arguments,
     check_leases,
     check_due,
     check_index,
+    check_marks,
     check_snapshots,
 )
 

@@ -26,15 +26,16 @@ class Faults:
     appends: int = field(default=0, init=False)
     lost_replies: int = field(default=0, init=False)
 
-    def before(self) -> None:
-        """Fail the append if its time has come."""
+    def before(self) -> int:
+        """Count the append, and fail it if its time has come. The number says which one it is."""
         self.appends += 1
         if self.fail_every and self.appends % self.fail_every == 0:
             raise StoreUnavailable("a fault was injected before the append")
+        return self.appends
 
-    def after(self) -> None:
-        """Lose the answer if its time has come."""
-        if self.lose_reply_every and self.appends % self.lose_reply_every == 0:
+    def after(self, number: int) -> None:
+        """Lose the answer to the append of this number if its time has come."""
+        if self.lose_reply_every and number % self.lose_reply_every == 0:
             self.lost_replies += 1
             raise OutcomeUnknown("a fault was injected after the append")
 
@@ -55,9 +56,9 @@ class _Faulty:
     async def append(
         self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
     ) -> Appended:
-        self._faults.before()
+        number = self._faults.before()
         if self._faults.forget_ids:
             batch = [replace(envelope, envelope_id=self._new_id()) for envelope in batch]
         appended = await self._store.append(channel, batch, expected=expected, due=due)
-        self._faults.after()
+        self._faults.after(number)
         return appended

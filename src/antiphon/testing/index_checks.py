@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from antiphon.core.events import EV_CHANNEL_CLOSED, Closed
 from antiphon.core.instants import NEVER
 from antiphon.store.protocol import Lease, Position, Snapshot, Store
@@ -81,6 +83,22 @@ async def check_index(open_store: OpenStore) -> None:
         await _rebuilt(store, channel, alice, bob)
 
 
+async def check_marks(open_store: OpenStore) -> None:
+    """G10: a mark is seen by whatever comes after it, also by what was under way together with it."""
+    async with opened(open_store) as store:
+        channel, alice = new_id(), new_id()
+        await store.append(channel, opening(channel, alice), expected=0)
+        await asyncio.gather(
+            store.append(channel, said(channel, 3), expected=2), store.mark(channel, status="closed", due=LATER)
+        )
+        row = await store.row(channel)
+        hold(row is not None and (row.status, row.due) == ("closed", LATER), "G10: a mark is shown")
+        await store.acknowledge(alice, channel, 3)
+        hold(await store.positions(alice) == [], "G10: a channel that is marked as ended can be done")
+        await store.append(channel, said(channel, 4), expected=3)
+        hold(await store.positions(alice) == [Position(channel, 3)], "G10: what comes behind the end is still owed")
+
+
 async def _rebuilt(store: Store, channel: str, *members: str) -> None:
     before = [await store.row(channel), *[await store.positions(member) for member in members]]
     await store.rebuild()
@@ -89,7 +107,7 @@ async def _rebuilt(store: Store, channel: str, *members: str) -> None:
 
 
 async def check_snapshots(open_store: OpenStore) -> None:
-    """G10: a snapshot comes back as it was put, and the last one counts."""
+    """G10: a snapshot comes back as it was put, and the last one counts, if it does not lead the log."""
     async with opened(open_store) as store:
         channel = new_id()
         await store.append(channel, said(channel, 1), expected=0)
@@ -97,3 +115,5 @@ async def check_snapshots(open_store: OpenStore) -> None:
         for snapshot in (Snapshot(1, "a", b"\x00\xff"), Snapshot(1, "b", b"")):
             await store.put_snapshot(channel, snapshot)
             hold(await store.get_snapshot(channel) == snapshot, "G10: a snapshot comes back as it was put")
+        await store.put_snapshot(channel, Snapshot(2, "c", b"ahead"))
+        hold(await store.get_snapshot(channel) == snapshot, "G10: a fold of what is not recorded is not kept")

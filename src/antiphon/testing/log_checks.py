@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import Conflict, IdReused, StoreRefused, TooLarge
+from antiphon.core.errors import Conflict, IdReused, StoreRefused, TooLarge, UsageError
 from antiphon.store.protocol import Appended, Store, TailBatch
 from antiphon.testing.envelopes import LATER, OpenStore, hold, new_id, opened, refused, said, whole_log
 
@@ -97,12 +97,22 @@ async def check_ids(open_store: OpenStore) -> None:
         hold(result == again, "G4: the hub's stamps are no part of what an envelope says")
         changed = [replace(batch[0], event_data={"text": "other"}, sequence=3)]
         await refused(IdReused, store.append(channel, changed, expected=2), "G4: an id says one thing only")
+        await _keep_true_and_one_apart(store)
         twice = [replace(envelope, envelope_id="twice") for envelope in said(channel, 3, 4)]
         await refused(IdReused, store.append(channel, twice, expected=2), "G4: a batch names each id once")
         elsewhere = [replace(batch[0], channel_id=other)]
         result = await store.append(other, elsewhere, expected=0)
         hold(result == Appended(1, 1), "G4: ids are remembered per channel")
         hold(await store.head(channel) == 2, "G4: a repetition records nothing")
+
+
+async def _keep_true_and_one_apart(store: Store) -> None:
+    channel = new_id()
+    [envelope] = said(channel, 1)
+    one, true, whole = ([replace(envelope, event_data={"x": value})] for value in (1, True, 1.0))
+    await store.append(channel, one, expected=0)
+    for other in (true, whole):
+        await refused(IdReused, store.append(channel, other, expected=0), "G4: 1, true and 1.0 are not the same")
 
 
 async def check_repeatable(open_store: OpenStore) -> None:
@@ -190,6 +200,42 @@ async def check_abandoned_calls(open_store: OpenStore) -> None:
             result = await store.append(channel, batch, expected=0)
         hold((result.first, result.last) == (1, 1), "G8: a cancelled append can be repeated")
         hold(await store.head(channel) == 1, "G8: a cancelled append is recorded at most once")
+
+
+async def check_batches_are_taken_as_given(open_store: OpenStore) -> None:
+    """G8: what a caller does to its batch while it waits changes nothing, and harms nobody."""
+    async with opened(open_store) as store:
+        channel, other = new_id(), new_id()
+        batch = said(channel, 1, 2)
+        given = list(batch)
+        waiting = asyncio.gather(
+            store.append(channel, batch, expected=0), store.append(other, said(other, 1), expected=0)
+        )
+        await asyncio.sleep(0)
+        batch.clear()
+        hold([*await waiting] == [Appended(1, 2), Appended(1, 1)], "G8: a batch is taken as it was given")
+        hold(await whole_log(store, channel) == given, "G8: a batch is recorded as it was given")
+
+
+async def check_arguments(open_store: OpenStore) -> None:
+    """A call that can mean nothing is a `UsageError`, and leaves the store as it was."""
+    async with opened(open_store) as store:
+        channel = new_id()
+        await store.append(channel, said(channel, 1, 2), expected=0)
+        for after in (-1, 2**63):
+            await refused(UsageError, store.read(channel, after=after), f"nothing is behind {after}")
+        for limit in (0, -1, 2**63):
+            await refused(UsageError, store.read(channel, limit=limit), f"no page has {limit} envelopes")
+            await refused(UsageError, store.names(limit=limit), f"no page has {limit} names")
+            await refused(UsageError, store.channels(limit=limit), f"no page has {limit} channels")
+            due = store.take_due("owner", now=LATER, limit=limit, ttl=1)
+            await refused(UsageError, due, f"nobody takes {limit} channels")
+        for sequence in (-1, 2**63):
+            await refused(UsageError, store.acknowledge("alice", channel, sequence), f"nobody is at {sequence}")
+        page = await store.read(channel, after=2**63 - 1, limit=2**63 - 1)
+        hold(page.envelopes == [] and not page.more, "G2: nothing is behind the head, however far")
+        hold(len((await store.read(channel, limit=2**63 - 1)).envelopes) == 2, "G2: a page may be of any size")
+        hold(await store.append(channel, said(channel, 3), expected=2) == Appended(3, 3), "a wrong call harms nobody")
 
 
 async def check_limits(open_store: OpenStore) -> None:
