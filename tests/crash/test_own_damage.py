@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from antiphon import Denied, Hub
 from antiphon.testing import ManualClock
+from tests.hub.gates import turns
 
 
 def damage(path: Path, channel: str, sequence: int) -> None:
@@ -43,7 +45,9 @@ async def test_the_hub_goes_on_in_a_new_volume(tmp_path: Path, own: str, sequenc
             with pytest.raises(Denied):
                 await (await alice.channel(channel_id)).send("out of turn")
             assert (await bob.channel(channel_id)).state.expected_next_speaker == "bob"
-            quarantined = await hub.channels(status="quarantined", system=True)
+            async with asyncio.timeout(5):
+                while not (quarantined := await hub.channels(status="quarantined", system=True)):
+                    await turns(1)
             assert [row.channel_id for row in quarantined] == [own]
             audit = "system:audit-2" if own == "system:audit" else "system:audit"
             told = [envelope.event_type for envelope in await hub.log(audit)]

@@ -71,6 +71,10 @@ class Ballot:
                 return Close("half a letter: \ud800")
             case "call a stranger":
                 return Assign(("stranger",))
+            case "forget to answer":
+                return None  # type: ignore[return-value]  # as somebody might
+            case "ramble":
+                return Close("x" * 400_000)
         owing = tuple(name for name in state.participants if memory.said.get(name, 0) < self._votes)
         if not owing:
             return Close(f"{sum(memory.said.values())} votes")
@@ -132,6 +136,7 @@ async def test_it_says_how_many_it_takes(here: Team) -> None:
 async def test_rules_that_fail_refuse_and_break_nothing_else(here: Team) -> None:
     channel = await here["alice"].open(type="test-ballot", target="bob")
     other = await here["alice"].open(target="bob")
+    await (await here.held_by("bob", channel)).send("aye")
     before = await here.records(channel)
     with pytest.raises(Denied, match="ZeroDivisionError: as asked") as caught:
         await channel.send("explode")
@@ -139,7 +144,37 @@ async def test_rules_that_fail_refuse_and_break_nothing_else(here: Team) -> None
     assert await here.records(channel) == before
     await other.send("all well here")
     await channel.send("aye")
-    assert channel.state.speakers == ("bob",)
+    assert channel.state.close_reason == "2 votes"
+
+
+async def test_rules_are_read_when_the_last_of_several_has_spoken(here: Team) -> None:
+    """What the first of them says would call a stranger; the others still have their say, in any order."""
+    channel = await here["alice"].open(type="test-ballot", target=["bob", "hugo"])
+    await channel.send("call a stranger")
+    assert (channel.state.status, channel.state.speakers) == ("active", ("bob", "hugo"))
+    await (await here.held_by("hugo", channel)).send("aye")
+    await (await here.held_by("bob", channel)).send("aye")
+    assert channel.state.close_reason == "3 votes"
+
+
+async def test_a_decision_that_is_none_is_named(here: Team) -> None:
+    channel = await here["alice"].open(type="test-ballot", target="bob")
+    await (await here.held_by("bob", channel)).send("aye")
+    with pytest.raises(Denied, match=r"decide returned None; return Assign, Wait or Close"):
+        await channel.send("forget to answer")
+
+
+async def test_what_follows_must_fit_into_a_record_too(here: Team) -> None:
+    """Only the one whose words led to it is refused."""
+    channel = await here["alice"].open(type="test-ballot", target="bob")
+    bob = await here.held_by("bob", channel)
+    await bob.send("aye")
+    sending = [channel.post("myapp.note", {}), channel.send("ramble"), bob.post("myapp.note", {})]
+    first, failed, second = await asyncio.gather(*sending, return_exceptions=True)
+    assert isinstance(failed, Denied)
+    assert failed.reason == "rules_failed"
+    assert "400013 bytes" in failed.detail
+    assert [type(first), type(second)] == [Envelope, Envelope]
 
 
 async def test_a_memory_that_fails_refuses_and_breaks_nothing_else(here: Team) -> None:
@@ -165,6 +200,7 @@ async def test_a_memory_that_fails_refuses_and_breaks_nothing_else(here: Team) -
 async def test_a_decision_that_cannot_be_recorded_refuses_and_harms_no_neighbour(here: Team) -> None:
     channel = await here["alice"].open(type="test-ballot", target="bob")
     bob = await here.held_by("bob", channel)
+    await channel.send("aye")
     store = here.store
     assert isinstance(store, GatedStore)
     store.close_gate(channel.channel_id)
@@ -179,12 +215,13 @@ async def test_a_decision_that_cannot_be_recorded_refuses_and_harms_no_neighbour
     assert failed.reason == "rules_failed"
     assert [type(first), type(second)] == [Envelope, Envelope]
     await bob.send("aye")
-    assert channel.state.speakers == ("alice",)
+    assert channel.state.close_reason == "2 votes"
 
 
 async def test_a_turn_is_never_given_to_a_stranger(here: Team) -> None:
     """The channel ends for a named reason; it never waits for somebody who is not there."""
     channel = await here["alice"].open(type="test-ballot", target="bob")
+    await (await here.held_by("bob", channel)).send("aye")
     await channel.send("call a stranger")
     assert (channel.state.status, channel.state.close_reason) == ("closed", "unknown_speaker:stranger")
     assert channel.state.speakers == ()
@@ -257,9 +294,25 @@ async def test_an_adapter_that_can_no_longer_be_made_stops_no_clock(clock: Manua
     await then.hub.close()
 
 
-async def test_an_adapter_whose_expectation_is_unknown_is_refused(here: Team) -> None:
+async def test_an_adapter_that_is_refused_leaves_its_name_free(here: Team) -> None:
     """Whose words they are makes no difference: a name that means nothing is found before a channel is made."""
-    bad = {**vars(Ballot), "name": "test-wishful", "expectations": (Expectation("smile_within", 5),)}
-    register_adapter(type("Wishful", (), bad))
-    with pytest.raises(RulesInvalid, match="smile_within"):
+    wishful = {**vars(Ballot), "name": "test-wishful"}
+    with pytest.raises(RulesInvalid, match=r"Wishful: no expectation is called 'smile_within'; there are: acks_within"):
+        register_adapter(type("Wishful", (), {**wishful, "expectations": (Expectation("smile_within", 5),)}))
+    with pytest.raises(RulesInvalid, match="no channel type is called 'test-wishful'"):
         await here["alice"].open(type="test-wishful", target="bob")
+    register_adapter(type("Modest", (), wishful))
+    assert (await here["alice"].open(type="test-wishful", target="bob")).state.speakers == ("alice", "bob")
+
+
+async def test_a_turn_given_to_a_bare_text_is_told_to_the_sender(here: Team) -> None:
+    def decide(self: object, memory: object, state: State, envelope: Envelope) -> Decision:
+        return Assign("bob") if envelope.event_type == EV_TEXT else Wait()  # type: ignore[arg-type]
+
+    register_adapter(
+        type("Spelling", (), {**vars(Ballot), "name": "test-spelling", "decide": decide, "ordered": False})
+    )
+    channel = await here["alice"].open(type="test-spelling", target="bob")
+    with pytest.raises(Denied, match=r"speakers is 'bob'; give a tuple of names, such as \('bob',\)") as caught:
+        await channel.send("who is next?")
+    assert caught.value.reason == "rules_failed"

@@ -37,12 +37,19 @@ def check_event(draft: Envelope) -> Deny | None:
         return Deny("reserved_event", f"{event_type!r} is the hub's own; use a namespace of yours")
     if type(data) is not dict:
         return Deny("not_json", f"event_data is {type(data).__name__}, not a dict")
+    denial = check_data(draft)
+    if denial is None and draft.audience is not None and _writes_context(event_type, data):
+        return Deny("bad_audience", "context variables are everybody's; a change of them has no audience")
+    return denial
+
+
+def check_data(draft: Envelope) -> Deny | None:
+    """Why the data of this event cannot be recorded, whoever says it."""
+    event_type, data = draft.event_type, draft.event_data
     try:
         check_json(data)
     except Malformed as error:
         return Deny(error.reason, str(error))
-    if draft.audience is not None and _writes_context(event_type, data):
-        return Deny("bad_audience", "context variables are everybody's; a change of them has no audience")
     why = fits(event_type, data)
     if why:
         return Deny("malformed", f"event_data of {event_type!r}: {why}")

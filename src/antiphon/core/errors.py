@@ -20,6 +20,14 @@ from antiphon.core.words import shown
 class AntiphonError(Exception):
     """The root of every error this package raises on purpose."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Be copied and pickled as it is, whatever its constructor takes."""
+        return _again, (type(self), self.args), self.__dict__
+
+
+def _again(kind: type[AntiphonError], args: tuple[object, ...]) -> AntiphonError:
+    return kind.__new__(kind, *args)
+
 
 class Denied(AntiphonError):
     """A draft was refused. `.reason` is a stable word to branch on; the channel's log is untouched."""
@@ -57,8 +65,9 @@ class BadUrl(UsageError):
 class UnknownParticipant(UsageError):
     """Nobody of this name is registered. Register them first."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"no participant is called {shown(name)}; register it with hub.register({shown(name)}) first")
+    def __init__(self, name: str, advice: str = "") -> None:
+        advice = advice or f"register it with hub.register({shown(name)}) first"
+        super().__init__(f"no participant is called {shown(name)}; {advice}")
         self.name = name
 
 
@@ -66,7 +75,8 @@ class UnknownChannel(UsageError):
     """There is no channel of this id, or it is not visible to the one who asks."""
 
     def __init__(self, channel_id: object) -> None:
-        super().__init__(f"no channel {shown(channel_id)}")
+        advice = "; give its channel_id" if hasattr(type(channel_id), "channel_id") else ""
+        super().__init__(f"no channel {shown(channel_id)}{advice}")
         self.channel_id = channel_id
 
 

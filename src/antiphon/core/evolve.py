@@ -124,5 +124,6 @@ def merged(state: State, updates: ContextSet) -> State:
     """The state with these context variables changed: first deleted, then set."""
     if not updates.set and not updates.delete:
         return state
-    kept: Json = {key: value for key, value in state.context_vars.items() if key not in updates.delete}
+    gone = frozenset(updates.delete)
+    kept: Json = {key: value for key, value in state.context_vars.items() if key not in gone}
     return replace(state, context_vars={**kept, **copied(updates.set)})

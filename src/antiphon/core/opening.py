@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from antiphon.core.envelope import OPERATORS, Envelope
 from antiphon.core.events import (
@@ -25,11 +25,11 @@ def opening(
 ) -> Admitted:
     """The first batch of a channel. `willing` are those who accept every invitation."""
     guests = [seat.name for seat in created.participants if seat.name != created.creator]
-    invitations = [invitation(created, guest, new_id()) for guest in guests]
+    invites = [_invitation(created, guest, new_id()) for guest in guests]
     drafts = [
         said_by_hub(EV_CHANNEL_CREATED, data_of(created), audience=[OPERATORS]),
-        *invitations,
-        *(answer(invite, accepted=True) for invite in invitations if _guest(invite) in willing),
+        *invites,
+        *(answer(invite, accepted=True) for invite in invites if guest_of(invite) in willing),
     ]
     batch: list[Envelope] = []
     for draft in drafts:
@@ -39,7 +39,7 @@ def opening(
     return Admitted(tuple(batch), fold)
 
 
-def invitation(created: Created, guest: str, envelope_id: str) -> Envelope:
+def _invitation(created: Created, guest: str, envelope_id: str) -> Envelope:
     """The invitation of one guest."""
     data: Json = {
         "type": created.type,
@@ -54,8 +54,14 @@ def answer(invite: Envelope, *, accepted: bool, reason: str = "") -> Envelope:
     """A guest's answer to its invitation."""
     data: Json = {} if accepted else {"reason": reason}
     event_type = EV_CHANNEL_INVITE_ACK if accepted else EV_CHANNEL_INVITE_REJECT
-    return Envelope(sender_id=_guest(invite), event_type=event_type, event_data=data, causation_id=invite.envelope_id)
+    return Envelope(sender_id=guest_of(invite), event_type=event_type, event_data=data, causation_id=invite.envelope_id)
 
 
-def _guest(invite: Envelope) -> str:
+def invitations(log: Iterable[Envelope]) -> list[Envelope]:
+    """Those in this part of a log. They stand at its beginning."""
+    return [envelope for envelope in log if envelope.event_type == EV_CHANNEL_INVITE]
+
+
+def guest_of(invite: Envelope) -> str:
+    """Who is invited."""
     return invite.audience[0] if invite.audience else ""

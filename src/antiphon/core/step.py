@@ -7,8 +7,6 @@ Rule 3: what follows from an envelope is at most one more envelope (`_consequenc
 
 from __future__ import annotations
 
-from typing import assert_never
-
 import msgspec
 
 from antiphon.core.decision import Assign, Close, Decision, Wait
@@ -33,6 +31,7 @@ from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State
+from antiphon.core.words import shown
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -115,6 +114,8 @@ def said_by_hub(
 def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
     cause = envelope.envelope_id
     match event_of(envelope):
+        case Text() | Packet() if _others_owe(fold.state):
+            return None
         case Text() | Packet() | Opened():
             return _carried_out(laws.decide(fold, envelope), fold.state, cause)
         case Created() | Acknowledged() if not fold.state.awaiting and fold.state.status == "invited":
@@ -127,6 +128,11 @@ def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
             return _closing("expired", cause)
         case _:
             return None
+
+
+def _others_owe(state: State) -> bool:
+    """Whether somebody else who was given the turn has yet to speak, so that the rules are not read again."""
+    return state.ordered and bool(state.speakers) and not state.interjected
 
 
 def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | None:
@@ -144,7 +150,7 @@ def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | Non
         case Close(reason=reason):
             return _closing(reason, cause)
         case _:
-            assert_never(decision)
+            raise TypeError(f"decide returned {shown(decision)}; return Assign, Wait or Close")
 
 
 def _closing(reason: str, cause: str) -> Envelope:

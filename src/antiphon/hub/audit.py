@@ -43,8 +43,12 @@ class Audit:
             "event_type": _name(draft.event_type),
             "left_out": self._left_out,
         }
-        self._left_out = 0
-        await self._channel.say(EV_DRAFT_REFUSED, _plain(data))
+        told, self._left_out = self._left_out, 0
+        try:
+            await self._channel.say(EV_DRAFT_REFUSED, _plain(data))
+        except BaseException:
+            self._left_out += told + 1
+            raise
 
     async def quarantined(self, error: LogCorrupt) -> None:
         """Record that a channel can no longer be trusted."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -18,11 +17,11 @@ from antiphon.core.codec import Malformed, from_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel
 from antiphon.core.events import Created, event_of
-from antiphon.core.instants import NEVER
 from antiphon.core.laws import Fold, LawBook, Laws, SavedFold
 from antiphon.core.state import State
 from antiphon.core.words import told
-from antiphon.hub.live import LiveChannel, Surroundings
+from antiphon.hub.live import LiveChannel, Surroundings, check_whole
+from antiphon.hub.request import Plan
 from antiphon.store.protocol import ChannelRow, Snapshot
 
 KEPT = 1024
@@ -31,14 +30,12 @@ KEPT = 1024
 TIDY_EVERY = 64
 """How many more may be loaded before those that have ended are let go."""
 
-Quarantined = Callable[[LogCorrupt], Awaitable[None]]
-
 
 class Channels:
     """Finds channels by id."""
 
-    def __init__(self, around: Surroundings, lawbook: LawBook, quarantined: Quarantined) -> None:
-        self._around, self._lawbook, self._quarantined = around, lawbook, quarantined
+    def __init__(self, around: Surroundings, lawbook: LawBook) -> None:
+        self._around, self._lawbook = around, lawbook
         self._live: WeakValueDictionary[str, LiveChannel] = WeakValueDictionary()
         self._kept: OrderedDict[str, LiveChannel] = OrderedDict()
         self._limit = TIDY_EVERY
@@ -51,9 +48,15 @@ class Channels:
             live = await self._load_once(channel_id)
         return self._keep(live)
 
-    def create(self, channel_id: str, laws: Laws) -> LiveChannel:
-        """A channel that has no log yet."""
-        return self._keep(LiveChannel(laws, laws.begin(channel_id), self._around))
+    async def create(self, channel_id: str, laws: Laws, plan: Plan) -> LiveChannel:
+        """A new channel, whose log begins with what is planned. If that is not recorded, there is no channel."""
+        live = self._keep(LiveChannel(laws, laws.begin(channel_id), self._around))
+        try:
+            await live.submit(plan)
+        finally:
+            if live.state.sequence == 0:
+                self._forget(live)
+        return live
 
     async def settled(self) -> None:
         """Wait until no channel has anything left to admit."""
@@ -69,6 +72,12 @@ class Channels:
         if len(self._kept) > self._limit:
             self._tidy()
         return live
+
+    def _forget(self, live: LiveChannel) -> None:
+        channel_id = live.state.channel_id
+        if self._live.get(channel_id) is live:
+            del self._live[channel_id]
+            self._kept.pop(channel_id, None)
 
     def _tidy(self) -> None:
         """Let go of what has ended, then of what was not used for longest."""
@@ -91,20 +100,25 @@ class Channels:
         row = await store.row(channel_id)
         if row is None and await store.head(channel_id) == 0:
             raise UnknownChannel(channel_id)
+        row = row or ChannelRow(channel_id)
         try:
-            laws, begun = await self._begin(channel_id)
+            laws, begun = await self._begin(row)
             fold = await self._read_on(laws, begun)
         except LogCorrupt as error:
-            return await self._quarantine(row or ChannelRow(channel_id), error)
-        live = LiveChannel(laws, fold, self._around, due=row.due if row else NEVER, snapshot_at=begun.state.sequence)
+            return await self._quarantine(row, error)
+        if row.status == "quarantined":  # somebody has mended it
+            await store.mark(channel_id, status=fold.state.status)
+        live = LiveChannel(laws, fold, self._around, due=row.due, snapshot_at=begun.state.sequence)
         self._live[channel_id] = live
         return live
 
-    async def _begin(self, channel_id: str) -> tuple[Laws, Fold]:
-        """The laws of a channel, and its fold as far as a snapshot goes."""
-        snapshot = await self._around.store.get_snapshot(channel_id)
+    async def _begin(self, row: ChannelRow) -> tuple[Laws, Fold]:
+        """The laws of a channel, and its fold as far as a snapshot goes; a damaged one is read from its beginning."""
+        channel_id = row.channel_id
+        snapshot = await self._around.store.get_snapshot(channel_id) if row.status != "quarantined" else None
         restored = self._restored(snapshot) if snapshot else None
         if restored is not None:
+            await check_whole(self._around.store, restored[1])
             return restored
         page = await self._around.store.read(channel_id, limit=1)
         created = event_of(page.envelopes[0]) if page.envelopes else None
@@ -141,6 +155,7 @@ class Channels:
         state = State(channel_id=row.channel_id, type=row.type, creator_id=row.creator_id, participants=people)
         state = replace(state, sequence=error.sequence - 1, status="quarantined")
         if row.status != "quarantined":
-            await self._around.store.mark(row.channel_id, status="quarantined", due=NEVER)
-            await self._quarantined(error)
-        return LiveChannel(laws, Fold(state), self._around)
+            await self._around.damaged(error)
+        live = LiveChannel(laws, Fold(state), self._around)
+        live.damage = error
+        return live

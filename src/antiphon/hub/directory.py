@@ -41,7 +41,7 @@ class Directory:
         """The participant of this name; `UnknownParticipant` if there is none."""
         listing = self._known.get(name.lower()) if isinstance(name, str) else None
         if listing is None or listing.name != name:
-            raise UnknownParticipant(name)
+            raise UnknownParticipant(name, _advice(name, listing))
         return listing
 
     async def register(self, listing: Listing) -> None:
@@ -64,6 +64,17 @@ class Directory:
         except Malformed:
             return
         self._known[listing.name.lower()] = listing
+
+
+def _advice(name: object, near: Listing | None) -> str:
+    """What to do about a name that is not known; nothing special if it can simply be registered."""
+    if near is not None:
+        return f"did you mean {near.name!r}? the two differ only in case"
+    try:
+        check_name(name)
+    except BadName as error:
+        return str(error)
+    return ""
 
 
 def check_name(name: object) -> None:

@@ -3,22 +3,24 @@
 Rule 1: drafts of a channel are admitted one after the other, whatever waits together as one batch.
 Rule 2: nothing is acknowledged before the store has it. The fold moves only after that.
 Rule 3: a lost race is not an error: reload, and decide again on what the other said.
-Rule 4: when the store's answer is lost, the same batch is offered again; if that fails too, the fold is forgotten
-        and read again before anything else is admitted. A sender that is cancelled in between leaves the same doubt.
+Rule 4: when the store's answer is lost, the same batch is offered again. If that fails too, or the sender is cancelled
+        meanwhile, the fold is in doubt: before anything else, what was recorded is read again, folded and published.
+Rule 5: a log that cannot be trusted any more is quarantined, and says so from then on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
-from antiphon.core.codec import check_json, decode, encode, same
+from antiphon.core.codec import same
+from antiphon.core.draft import check_data
 from antiphon.core.envelope import Envelope, Priority
-from antiphon.core.errors import Conflict, Denied, IdReused, OutcomeUnknown, StoreError
+from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError
 from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import NEVER, Instant
@@ -28,21 +30,16 @@ from antiphon.core.step import Admitted, tick
 from antiphon.core.words import told
 from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
+from antiphon.hub.recent import Recent
+from antiphon.hub.request import Answer, Plan, Request, nothing
 from antiphon.hub.waiting import Waiting
 from antiphon.store.protocol import Snapshot, Store
 
 log = logging.getLogger("antiphon.hub")
 
 MOST_AT_ONCE = 100
-RECENT = 64
 SNAPSHOT_EVERY = 256
 REPEATS = 3
-
-Plan = Callable[[Fold, Laws, Instant], Admitted | Deny | None]
-"""What a request wants, given the present fold: a batch, a refusal, or nothing after all."""
-
-Answer = Envelope | Deny | None
-"""The first envelope recorded, a refusal, or that there was nothing to record."""
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -54,34 +51,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     feed: Feed
     armed: Callable[[Instant], None]
     """Told when a channel must be looked at earlier than it had been known."""
-
-
-class Request(msgspec.Struct, eq=False):
-    """One draft on its way in, and what became of it."""
-
-    plan: Plan
-    draft: Envelope | None = None
-    """Given when the draft carries an id of its own and may have been recorded before."""
-    answer: Answer | StoreError = None
-    settled: bool = False
-    done: asyncio.Future[None] | None = None
-    """Of whoever waits for the answer; None if that is who admits it."""
-
-    def settle(self, answer: Answer | StoreError) -> None:
-        """Say what became of it. The first answer stands."""
-        if self.settled:
-            return
-        self.answer, self.settled = answer, True
-        if self.done is not None and not self.done.done():
-            self.done.set_result(None)
-
-    def given(self, channel_id: str) -> Envelope | None:
-        """The answer; raised if it is an error."""
-        if isinstance(self.answer, Deny):
-            raise Denied(self.answer.reason, channel_id, self.answer.detail)
-        if isinstance(self.answer, StoreError):
-            raise self.answer
-        return self.answer
+    damaged: Callable[[LogCorrupt], Awaitable[None]]
+    """Told that a log cannot be trusted any more."""
 
 
 class LiveChannel:
@@ -97,12 +68,13 @@ class LiveChannel:
         self._around = around
         self._waiting: Waiting[Request] = Waiting()
         self._task: asyncio.Task[None] | None = None
-        self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
-        """The last records, while somebody listens: each reader decodes its own, as if from the store."""
+        self._recent = Recent()
         self._due = due
         self._snapshot_at = snapshot_at
         self._looked_at = False
-        self._stale = False
+        self._in_doubt = False
+        self.damage: LogCorrupt | None = None
+        """Why it is quarantined."""
 
     @property
     def state(self) -> State:
@@ -131,21 +103,30 @@ class LiveChannel:
     async def settled(self) -> None:
         """Wait until nothing is left to admit."""
         while self.busy:
-            await self.submit(_nothing, Priority.BACKGROUND)
+            with suppress(StoreError):  # whoever wanted something is told; this only waits
+                await self.submit(nothing, Priority.BACKGROUND)
+
+    async def look(self) -> None:
+        """Record what has fallen due, and tell the index when to look again."""
+        self._looked_at = True
+        await self.submit(nothing)
 
     async def read(self, after: int) -> Sequence[Envelope]:
         """The envelopes behind `after`, as far as one page goes; none at the end."""
         if after >= self.state.sequence:
             return ()
-        recent = self._recent
-        if recent and recent[0][0] <= after + 1:
-            return [decode(recent[place][1]) for place in range(after + 1 - recent[0][0], len(recent))]
-        page = await self._around.store.read(self.state.channel_id, after=after)
-        return page.envelopes
+        recent = self._recent.after(after)
+        if recent:
+            return recent
+        try:
+            return (await self._around.store.read(self.state.channel_id, after=after)).envelopes
+        except LogCorrupt as error:
+            await self._quarantine(error)
+            raise
 
     def _go_on(self) -> None:
-        """Let a task admit what has come meanwhile."""
-        if self._waiting:
+        """Let a task admit what has come meanwhile, and end a doubt that nobody else would."""
+        if self._waiting or self._in_doubt:
             self._task = asyncio.create_task(self._drain(), name=f"admission {self.state.channel_id}")
         else:
             self.busy = False
@@ -153,32 +134,35 @@ class LiveChannel:
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                await self._admit(self._waiting.take(MOST_AT_ONCE))
+                requests = self._waiting.take(MOST_AT_ONCE)
+                await self._admit([request for request in requests if not request.given_up])
+            if self._in_doubt:
+                await self._admit([])
         finally:
-            self._task, self.busy = None, False
+            self._task, self.busy = None, bool(self._waiting)
+            if self._waiting:
+                self._go_on()
 
     async def _admit(self, requests: list[Request]) -> None:
         try:
-            if self._stale:
-                await self._reload()
+            if self._in_doubt:
+                await self._catch_up()
             requests = await self._without_repeats(requests)
             while not await self._try(requests):
                 await self._reload()
                 requests = await self._without_repeats(requests)
-            if self._looked_at:
-                await self._note_due()
-            if self.state.sequence - self._snapshot_at >= SNAPSHOT_EVERY:
-                await self._keep_snapshot()
-        except StoreError as error:
-            self._stale = True
-            for request in requests:
-                request.settle(error)
+        except LogCorrupt as error:
+            _settle(requests, error)
+            await self._quarantine(error)
+        except Exception as error:  # whatever it is, whoever waits must be told
+            self._in_doubt = True
+            _settle(requests, error)
         except BaseException:
-            self._stale = True
-            for request in requests:
-                if request.done is not None:
-                    request.done.cancel()
+            self._in_doubt = True
+            _settle(requests, OutcomeUnknown("the admission was cancelled; repeat the call with the same message_id"))
             raise
+        else:
+            await self._tidy_up()
 
     async def _try(self, requests: list[Request]) -> bool:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
@@ -217,23 +201,28 @@ class LiveChannel:
         if due:
             self._due = due
             self._around.armed(due)
-        self.fold, self._deadline = fold, deadline
-        self._publish(batch)
+        if self.damage is None:  # a reader may have met some while this was under way
+            self.fold, self._deadline = fold, deadline
+            self._publish(batch)
         return True
 
     async def _append(self, batch: list[Envelope], due: Instant) -> bool:
         store, state = self._around.store, self.state
-        for left in reversed(range(REPEATS)):
+        doubt: OutcomeUnknown | None = None
+        for _ in range(REPEATS):
             try:
                 done = await store.append(state.channel_id, batch, expected=state.sequence, due=due or None)
+                return not done.duplicate or await self._is_ours(batch)
             except (Conflict, IdReused):
                 return False
-            except OutcomeUnknown:
-                if not left:
+            except OutcomeUnknown as error:
+                doubt = error
+            except StoreError as error:
+                if doubt is None:
                     raise
-            else:
-                return not done.duplicate or await self._is_ours(batch)
-        return False
+                raise doubt from error
+        assert doubt is not None, "every repeat ended in doubt"
+        raise doubt
 
     async def _is_ours(self, batch: list[Envelope]) -> bool:
         """Whether this very batch is recorded, and not only somebody else's of the same first id."""
@@ -244,37 +233,68 @@ class LiveChannel:
     def _publish(self, batch: list[Envelope]) -> None:
         state, feed = self.state, self._around.feed
         if feed.heard(state.channel_id, state.participants):
-            self._recent.extend((envelope.sequence, encode(envelope)) for envelope in batch)
+            self._recent.add(batch)
             feed.publish(state.channel_id, state.participants)
-        elif self._recent:
+        else:
             self._recent.clear()
 
-    async def _keep_snapshot(self) -> None:
-        self._snapshot_at = self.state.sequence
-        snapshot = Snapshot(self._snapshot_at, self.laws.version, self.laws.save(self.fold))
-        try:
-            await self._around.store.put_snapshot(self.state.channel_id, snapshot)
-        except StoreError as error:
-            log.warning("channel %s has no new snapshot: %s", self.state.channel_id, error)
-
-    async def look(self) -> None:
-        """Record what has fallen due, and tell the index when to look again."""
-        self._looked_at = True
-        await self.submit(_nothing)
+    async def _tidy_up(self) -> None:
+        """What nobody waits for: tell the index when to look again, and keep a snapshot now and then."""
+        if self._looked_at:
+            await self._note_due()
+        if self.state.sequence - self._snapshot_at >= SNAPSHOT_EVERY:
+            await self._keep_snapshot()
 
     async def _note_due(self) -> None:
         """Tell the index when to look again. No append is under way that could have told it something earlier."""
-        self._looked_at, self._due = False, self._deadline
-        await self._around.store.mark(self.state.channel_id, due=self._due)
+        try:
+            await self._around.store.mark(self.state.channel_id, due=self._deadline)
+        except StoreError as error:
+            log.warning("channel %s could not say when it is due: %s", self.state.channel_id, error)
+        else:
+            self._looked_at, self._due = False, self._deadline
+
+    async def _keep_snapshot(self) -> None:
+        self._snapshot_at = self.state.sequence
+        try:
+            snapshot = Snapshot(self._snapshot_at, self.laws.version, self.laws.save(self.fold))
+            await self._around.store.put_snapshot(self.state.channel_id, snapshot)
+        except Exception as error:  # an adapter's memory may be anything; without a snapshot the log is folded
+            log.warning("channel %s has no new snapshot: %s", self.state.channel_id, told(error))
+
+    async def _catch_up(self) -> None:
+        """End a doubt: wait for whatever append is still under way, and read what was recorded."""
+        await self._around.store.mark(self.state.channel_id)  # takes its place behind it
+        await self._reload()
+        self._in_doubt = False
 
     async def _reload(self) -> None:
-        """Fold what others have recorded meanwhile."""
-        store, fold = self._around.store, self.fold
+        """Fold what was recorded meanwhile, and let it be known."""
+        store, known, fold = self._around.store, self.state.sequence, self.fold
         while envelopes := (await store.read(fold.state.channel_id, after=fold.state.sequence)).envelopes:
             fold = self.laws.fold_all(fold, envelopes)
+        if fold.state.sequence == known:
+            await check_whole(store, fold)
+            return
         self._recent.clear()
         self.fold, self._deadline = fold, _deadline(self.laws, fold)
-        self._stale = False
+        self._around.feed.publish(fold.state.channel_id, fold.state.participants)
+        if self._deadline:
+            self._around.armed(self._deadline)
+
+    async def _quarantine(self, error: LogCorrupt) -> None:
+        """Say from now on that the log cannot be trusted; what is before the damage can be read."""
+        if self.damage is not None:
+            return
+        self.damage = error
+        state = msgspec.structs.replace(self.state, status="quarantined", sequence=error.sequence - 1)
+        self.fold, self._deadline, self._in_doubt = Fold(state, self.fold.memories), NEVER, False
+        self._recent.clear()
+        self._around.feed.publish(state.channel_id, state.participants)
+        try:
+            await self._around.damaged(error)
+        except StoreError as trouble:
+            log.warning("channel %s is quarantined, which could not be recorded: %s", state.channel_id, trouble)
 
     async def _without_repeats(self, requests: list[Request]) -> list[Request]:
         """Answer the drafts that are recorded already; let the second of an id wait for the first; give the rest."""
@@ -298,6 +318,14 @@ class LiveChannel:
         return new
 
 
+async def check_whole(store: Store, fold: Fold) -> None:
+    """`LogCorrupt` if the log ends before what was folded from it."""
+    channel_id, known = fold.state.channel_id, fold.state.sequence
+    head = await store.head(channel_id)
+    if head < known:
+        raise LogCorrupt(channel_id, head + 1, f"the log ends here, but went on to {known} before")
+
+
 def repeated(draft: Envelope, first: Envelope) -> Envelope | Deny:
     """The first envelope of this id, if the draft says the same."""
     equal = (
@@ -313,11 +341,12 @@ def repeated(draft: Envelope, first: Envelope) -> Envelope | Deny:
 def _planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | Deny | None:
     try:
         outcome = plan(fold, laws, at)
-        for consequence in outcome.batch[1:] if isinstance(outcome, Admitted) else ():
-            check_json(consequence.event_data)
-        return outcome
     except Exception as error:  # an adapter or guard of a user's may raise anything
         return Deny("rules_failed", told(error))
+    if not isinstance(outcome, Admitted) or len(outcome.batch) == 1:
+        return outcome
+    wrong = next(filter(None, map(check_data, outcome.batch[1:])), None)
+    return Deny("rules_failed", f"what follows cannot be recorded: {wrong.detail}") if wrong else outcome
 
 
 def _deadline(laws: Laws, fold: Fold) -> Instant:
@@ -325,5 +354,6 @@ def _deadline(laws: Laws, fold: Fold) -> Instant:
     return deadline.at if deadline else NEVER
 
 
-def _nothing(fold: Fold, laws: Laws, at: Instant) -> None:
-    """A plan that wants nothing but its turn."""
+def _settle(requests: list[Request], error: Exception) -> None:
+    for request in requests:
+        request.settle(error)

@@ -6,6 +6,7 @@ as it is, and goes on under the next name: `system:registry`, `system:registry-2
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 
@@ -27,6 +28,7 @@ class OwnChannel:
         self.channel_id = channel_id
         self._channels, self._laws, self._new_id = channels, laws, new_id
         self._current: LiveChannel | None = None
+        self._choosing = asyncio.Lock()
 
     async def say(self, event_type: str, data: Json) -> None:
         """Record something in the hub's name."""
@@ -58,22 +60,24 @@ class OwnChannel:
 
     async def _live(self) -> LiveChannel:
         """The last of them, if it is sound; otherwise a new one."""
-        if self._current is None:
-            names = self._names()
-            channel_id, last = next(names), None
-            async for live in self._volumes():
-                channel_id, last = next(names), live
-            if last is None or last.state.status == "quarantined":
-                last = await self._made(channel_id)
-            self._current = last
-        return self._current
+        async with self._choosing:
+            if self._current is None or self._current.damage is not None:
+                self._current = await self._chosen()
+            return self._current
+
+    async def _chosen(self) -> LiveChannel:
+        names = self._names()
+        channel_id, last = next(names), None
+        async for live in self._volumes():
+            channel_id, last = next(names), live
+        return last if last is not None and last.damage is None else await self._made(channel_id)
 
     async def _made(self, channel_id: str) -> LiveChannel:
-        live = self._channels.create(channel_id, self._laws)
         created = Created(type="system", creator=HUB, participants=[])
-        await live.submit(
+        return await self._channels.create(
+            channel_id,
+            self._laws,
             lambda fold, laws, at: (
                 None if fold.state.sequence else opening(fold, created, (), laws=laws, at=at, new_id=self._new_id)
-            )
+            ),
         )
-        return live

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from inspect import isawaitable
 
 from antiphon.core.draft import check_draft
-from antiphon.core.envelope import Envelope
-from antiphon.core.errors import Denied, LogCorrupt, StoreError, UnknownChannel, UsageError
-from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CHANNEL_INVITE, Created
+from antiphon.core.envelope import HUB, Envelope
+from antiphon.core.errors import (
+    AntiphonError,
+    Denied,
+    LogCorrupt,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UnknownChannel,
+    UsageError,
+)
+from antiphon.core.events import EV_CHANNEL_CLOSED, Created
 from antiphon.core.guard import Deny
 from antiphon.core.ids import CHANNEL_ID
-from antiphon.core.opening import answer, opening
-from antiphon.core.step import record, said_by_hub, step
+from antiphon.core.instants import NEVER, Instant
+from antiphon.core.instants import after as later
+from antiphon.core.laws import Fold, Laws
+from antiphon.core.opening import answer, guest_of, invitations, opening
+from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.core.words import told
 from antiphon.hub.audit import AUDIT, Audit
 from antiphon.hub.channels import Channels
@@ -30,6 +41,9 @@ from antiphon.store.protocol import Store
 
 log = logging.getLogger("antiphon.hub")
 
+RETRY = 1.0
+"""After how many seconds something is tried again that the store could not do."""
+
 Accept = Callable[[Envelope], bool | Awaitable[bool]]
 """Decides on an invitation."""
 
@@ -42,8 +56,8 @@ class Desk:
         self.new_id = TimeOrderedIds()
         self.feed = Feed()
         self.timers = Timers(store, clock, owner=self.new_id(), look=self._look, jumped=self._clock_jumped)
-        around = Surroundings(store, clock, self.new_id, self.feed, self.timers.armed)
-        self.channels = Channels(around, laws_for, self._quarantined)
+        around = Surroundings(store, clock, self.new_id, self.feed, self.timers.armed, self._damaged)
+        self.channels = Channels(around, laws_for)
         own = laws_for("system", {})
         self.directory = Directory(OwnChannel(REGISTRY, self.channels, laws=own, new_id=self.new_id))
         self.audit = Audit(OwnChannel(AUDIT, self.channels, laws=own, new_id=self.new_id), clock)
@@ -52,9 +66,11 @@ class Desk:
         self.seated: dict[str, str] = {}
         """Those registered here, and those about to be: the name in lower case to the name."""
         self.closing = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._asked: set[str] = set()
+        """The invitations that somebody is deciding on."""
         self._opened = False
-        self._closed = asyncio.Event()
+        self._ending: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
         """Read who is known, and begin to watch the time. Once is enough."""
@@ -66,27 +82,37 @@ class Desk:
         self.spawn(self.timers.run(), "timers")
 
     async def close(self) -> None:
-        """Finish what waits for admission, stop everything else, and let go of the store."""
-        if self.closing.is_set():
-            await self._closed.wait()
-            return
-        self.closing.set()
-        self.feed.wake_all()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        try:
-            await self.channels.settled()
-            await self.store.close()
-        finally:
-            self._closed.set()
+        """Finish what waits for admission, stop everything else, and let go of the store.
 
-    def spawn(self, work: Awaitable[None], name: str) -> None:
-        """Run something until it ends or the hub closes."""
-        task = asyncio.ensure_future(work)
-        task.set_name(name)
+        It is done once, to the end, however often it is asked for and whoever stops waiting for it.
+        """
+        if self._ending is None:
+            self.closing.set()
+            self.feed.wake_all()
+            self._ending = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        try:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.channels.settled()
+        finally:
+            await self.store.close()
+
+    def spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Run something until it ends or the hub closes. What it raises is logged."""
+        task = asyncio.create_task(self._watched(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _watched(self, work: Coroutine[None, None, None], name: str) -> None:
+        try:
+            await work
+        except Exception:
+            if not self.closing.is_set():
+                log.exception("%s ended with an error", name)
 
     async def live(self, channel_id: str) -> LiveChannel:
         """The channel of this id."""
@@ -130,38 +156,58 @@ class Desk:
         laws = laws_for(created.type, created.knobs)
         guests = [seat.name for seat in created.participants if seat.name != created.creator]
         willing = {name for name in guests if not self.directory.find(name).asks}
-        live = self.channels.create(self.new_id(), laws)
-        await live.submit(lambda fold, laws, at: opening(fold, created, willing, laws=laws, at=at, new_id=self.new_id))
-        for name in guests:
-            if name not in willing:
-                self.spawn(self.ask(live, name), f"invitation of {name}")
+        begun: list[Envelope] = []
+
+        def begin(fold: Fold, laws: Laws, at: Instant) -> Admitted:
+            admitted = opening(fold, created, willing, laws=laws, at=at, new_id=self.new_id)
+            begun[:] = admitted.batch
+            return admitted
+
+        live = await self.channels.create(self.new_id(), laws, begin)
+        self._put(live, [invite for invite in invitations(begun) if guest_of(invite) not in willing])
         return live
 
     async def ask(self, live: LiveChannel, name: str) -> None:
-        """Let a guest decide on its invitation, if it is registered here; one that has no opinion accepts."""
-        invite = await self._invitation(live, name)
-        if name not in self.acceptors or invite is None:
-            return
-        accept = self.acceptors[name]
-        try:
-            verdict = accept(invite) if accept else True
-            accepted = await verdict if isawaitable(verdict) else verdict
-            draft = answer(invite, accepted=bool(accepted))
-        except Exception as error:  # what a user's callable raises is a refusal with its words
-            draft = answer(invite, accepted=False, reason=told(error))
-        await live.submit(
-            lambda fold, laws, at: (
-                record(fold, draft, laws=laws, at=at, new_id=self.new_id)
-                if name in fold.state.awaiting and not fold.state.ended
-                else None
-            )
-        )
+        """Let a guest decide on its invitation."""
+        after = 0
+        while page := (await self.store.read(live.state.channel_id, after=after)).envelopes:
+            found = [invite for invite in invitations(page) if guest_of(invite) == name]
+            if found:
+                self._put(live, found)
+                return
+            after = page[-1].sequence
 
-    async def _invitation(self, live: LiveChannel, name: str) -> Envelope | None:
-        for envelope in (await self.store.read(live.state.channel_id)).envelopes:
-            if envelope.event_type == EV_CHANNEL_INVITE and envelope.audience == [name]:
-                return envelope
-        return None
+    def _put(self, live: LiveChannel, invites: Sequence[Envelope]) -> None:
+        """Put invitations to guests who are registered here. Nobody is asked a second time meanwhile."""
+        for invite in invites:
+            if guest_of(invite) in self.acceptors and invite.envelope_id not in self._asked:
+                self._asked.add(invite.envelope_id)
+                self.spawn(self._ask(live, invite), f"invitation {invite.envelope_id}")
+
+    async def _ask(self, live: LiveChannel, invite: Envelope) -> None:
+        try:
+            await self._answer(live, await _decided(self.acceptors[guest_of(invite)], invite))
+        finally:
+            self._asked.discard(invite.envelope_id)
+
+    async def _answer(self, live: LiveChannel, draft: Envelope) -> None:
+        """Record what a guest decided, as soon as the store can; if the rules fail on it, the channel ends."""
+        while not self.closing.is_set():
+            try:
+                await live.submit(
+                    lambda fold, laws, at: (
+                        record(fold, draft, laws=laws, at=at, new_id=self.new_id)
+                        if draft.sender_id in fold.state.awaiting and not fold.state.ended
+                        else None
+                    )
+                )
+            except Denied as denied:
+                await self.end(live, denied.reason, by=HUB)
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                log.warning("the answer of %s cannot be recorded yet: %s", draft.sender_id, error)
+                await self.clock.wait(self.closing, later(self.clock.now(), RETRY))
+                continue
+            return
 
     async def end(self, live: LiveChannel, reason: str, by: str) -> None:
         """Close a channel. One that has ended stays as it is."""
@@ -187,15 +233,29 @@ class Desk:
     async def _clock_jumped(self, seconds: float) -> None:
         try:
             await self.audit.clock_jumped(seconds)
-        except StoreError as error:
+        except AntiphonError as error:
             log.warning("the jump of the clock could not be recorded: %s", error)
 
-    async def _quarantined(self, error: LogCorrupt) -> None:
-        record = self.audit.quarantined(error)
-        if error.channel_id.startswith(AUDIT):  # it is being loaded right now, and must be before it can go on
-            self.spawn(record, "quarantine")
+    async def _damaged(self, error: LogCorrupt) -> None:
+        if error.channel_id.startswith(AUDIT):  # it is in use right now, and must be left before it can go on
+            self.spawn(self._set_aside(error), f"quarantine of {error.channel_id}")
         else:
-            await record
+            await self._set_aside(error)
+
+    async def _set_aside(self, error: LogCorrupt) -> None:
+        """Record a quarantine, first for people, then in the listing: what is listed has been told."""
+        await self.audit.quarantined(error)
+        await self.store.mark(error.channel_id, status="quarantined", due=NEVER)
+
+
+async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:
+    """The guest's answer. What a user's callable raises is a refusal with its words."""
+    try:
+        verdict = accept(invite) if accept else True
+        accepted = await verdict if isawaitable(verdict) else verdict
+        return answer(invite, accepted=bool(accepted))
+    except Exception as error:
+        return answer(invite, accepted=False, reason=told(error))
 
 
 def _shut(status: str) -> Deny | None:

@@ -122,11 +122,12 @@ class Hub:
         desk.seated[who.lower()] = who
         try:
             await desk.directory.register(Listing(who, kind, asks=accept is not None))
+            desk.acceptors[who] = accept
+            await self._ask_again(who)
         except BaseException:
             del desk.seated[who.lower()]
+            desk.acceptors.pop(who, None)
             raise
-        desk.acceptors[who] = accept
-        await self._ask_again(who)
         return Participant(desk, who, kind)
 
     async def post(self, envelope: Envelope) -> Envelope:
@@ -199,5 +200,7 @@ class Hub:
     async def _ask_again(self, name: str) -> None:
         """Put invitations to a participant that could not be reached before it was registered here."""
         for row in await self.channels(status="invited", participant=name):
-            live = await self._desk.live(row.channel_id)
-            self._desk.spawn(self._desk.ask(live, name), f"invitation of {name}")
+            self._desk.spawn(self._ask(row.channel_id, name), f"invitation of {name} to {row.channel_id}")
+
+    async def _ask(self, channel_id: str, name: str) -> None:
+        await self._desk.ask(await self._desk.live(channel_id), name)

@@ -85,14 +85,21 @@ class Participant:
             raise UsageError(f"target is {shown(target)}; give a name or a list of names")
         names = [self.name, *([target] if isinstance(target, str) else target)]
         seats = [Seat(name, self._desk.directory.find(name).kind) for name in names]
-        for name in names:
-            if names.count(name) > 1:
-                raise UsageError(f"{name!r} is named twice; the creator is a participant already")
+        _check_once(names)
         least, most = adapter.seats.least, adapter.seats.most
         if len(seats) < least or (most is not None and len(seats) > most):
             wanted = f"exactly {most}" if most == least else f"{least} to {most}" if most else f"at least {least}"
             raise RulesInvalid(f"{adapter.name!r} takes {wanted} participants, the creator included, not {len(seats)}")
         return seats
+
+
+def _check_once(names: Sequence[str]) -> None:
+    creator, *guests = names
+    if creator in guests:
+        raise UsageError(f"target names {creator!r}, who opens the channel and so takes part already")
+    for name in guests:
+        if guests.count(name) > 1:
+            raise UsageError(f"target names {name!r} twice; name everybody once")
 
 
 def _written(knobs: Json) -> Json:
@@ -107,10 +114,10 @@ def _check_people(created: Created) -> None:
     """Refuse knobs that name somebody who is not in the channel: nobody could ever do what they allow."""
     people = {seat.name for seat in created.participants}
     writers = created.knobs.get("writers")
-    named = {"interjectors": created.knobs.get("interjectors"), **(writers if isinstance(writers, dict) else {})}
-    for knob, names in named.items():
+    named = {f"writers of {key!r}": names for key, names in writers.items()} if isinstance(writers, dict) else {}
+    for knob, names in {"interjectors": created.knobs.get("interjectors"), **named}.items():
         for name in names if isinstance(names, list) else []:
-            if name not in people:
+            if isinstance(name, str) and name not in people:
                 raise RulesInvalid(f"{knob} names {shown(name)}, who is not in the channel")
 
 
@@ -128,5 +135,5 @@ def _checked_ttl(ttl: float | None) -> float | None:
     if ttl is None:
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL:
-        raise UsageError(f"ttl is {shown(ttl)}; give a number of seconds above 0")
+        raise UsageError(f"ttl is {shown(ttl)}; give a number of seconds above 0, at most {LONGEST_TTL} (100 years)")
     return float(ttl)

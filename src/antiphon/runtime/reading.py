@@ -7,10 +7,11 @@ Rule 2: whatever leaves here has passed `visible_to`, unless the operator asked.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from copy import copy
 
 from antiphon.core.envelope import Envelope, visible_to
-from antiphon.core.errors import RulesInvalid, SlowConsumer, StoreError
+from antiphon.core.errors import LogCorrupt, RulesInvalid, SlowConsumer
 from antiphon.hub.feed import Ears
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.desk import Desk
@@ -44,8 +45,8 @@ async def _grown(desk: Desk, live: LiveChannel, cursor: int) -> AsyncIterator[En
                 continue
             if live.state.ended:
                 return
-            if live.state.status == "quarantined":
-                await desk.store.read(live.state.channel_id, after=cursor)
+            if live.damage is not None:
+                raise copy(live.damage)
             await grown.wait()
 
 
@@ -62,6 +63,8 @@ class Inbox:
         """Envelopes in order per channel; each is acknowledged when the next is asked for."""
         self._desk.check_open()
         with self._desk.feed.listening(self._name) as ears:
+            if self._reader is not None:
+                self._reader.wake.set()
             self._reader = ears
             await self._load()
             ears.grown.update(dict.fromkeys(self._positions))
@@ -74,8 +77,7 @@ class Inbox:
         await self._load()
         count = 0
         for channel_id, cursor in list(self._positions.items()):
-            live = await self._readable(channel_id)
-            while page := await live.read(cursor) if live else ():
+            while page := await self._read(channel_id, cursor):
                 count += sum(self._wanted(envelope) for envelope in page)
                 cursor = page[-1].sequence
         return count
@@ -101,8 +103,7 @@ class Inbox:
 
     async def _page(self, ears: Ears, channel_id: str) -> AsyncIterator[Envelope]:
         """One page of one channel; the channel goes to the end of the line if there is more."""
-        live = await self._readable(channel_id)
-        page = await live.read(self._positions.get(channel_id, 0)) if live else ()
+        page = await self._read(channel_id, self._positions.get(channel_id, 0))
         for envelope in page:
             if self._wanted(envelope):
                 yield envelope
@@ -111,20 +112,22 @@ class Inbox:
             self._positions[channel_id] = envelope.sequence
             if envelope is page[-1] or self._wanted(envelope):
                 await self._desk.store.acknowledge(self._name, channel_id, envelope.sequence)
-        if not page or live is None:
+        if not page:
             return
-        if page[-1].sequence < live.state.sequence:
+        state = (await self._desk.live(channel_id)).state
+        if page[-1].sequence < state.sequence:
             ears.grown[channel_id] = None
-        elif live.state.ended:
+        elif state.ended:  # nothing comes any more, whatever was told meanwhile
+            ears.grown.pop(channel_id, None)
             del self._positions[channel_id]
 
-    async def _readable(self, channel_id: str) -> LiveChannel | None:
-        """The channel; None, and a warning, if it alone cannot be used."""
+    async def _read(self, channel_id: str, cursor: int) -> Sequence[Envelope]:
+        """What stands behind the cursor; nothing, and a warning, if this channel alone cannot be used."""
         try:
-            return await self._desk.live(channel_id)
-        except (RulesInvalid, StoreError) as error:
+            return await (await self._desk.live(channel_id)).read(cursor)
+        except (RulesInvalid, LogCorrupt) as error:
             log.warning("%s cannot read channel %s: %s", self._name, channel_id, error)
-            return None
+            return ()
 
     def _wanted(self, envelope: Envelope) -> bool:
         return envelope.sender_id != self._name and visible_to(envelope, self._name)

@@ -1,0 +1,61 @@
+"""One draft on its way into a channel, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from copy import copy
+
+import msgspec
+
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import AntiphonError, Denied
+from antiphon.core.guard import Deny
+from antiphon.core.instants import Instant
+from antiphon.core.laws import Fold, Laws
+from antiphon.core.step import Admitted
+
+Plan = Callable[[Fold, Laws, Instant], Admitted | Deny | None]
+"""What a request wants, given the present fold: a batch, a refusal, or nothing after all."""
+
+Answer = Envelope | Deny | None
+"""The first envelope recorded, a refusal, or that there was nothing to record."""
+
+
+class Request(msgspec.Struct, eq=False):
+    """Waits for its turn, and is answered once."""
+
+    plan: Plan
+    draft: Envelope | None = None
+    """Given when the draft carries an id of its own and may have been recorded before."""
+    answer: Answer | Exception = None
+    settled: bool = False
+    done: asyncio.Future[None] | None = None
+    """Of whoever waits for the answer; None if that is who admits it."""
+
+    def settle(self, answer: Answer | Exception) -> None:
+        """Say what became of it. The first answer stands."""
+        if self.settled:
+            return
+        self.answer, self.settled = answer, True
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+    def given(self, channel_id: str) -> Envelope | None:
+        """The answer; raised if it is an error."""
+        if isinstance(self.answer, Deny):
+            raise Denied(self.answer.reason, channel_id, self.answer.detail)
+        if isinstance(self.answer, AntiphonError):
+            raise copy(self.answer) from self.answer  # others may have been given the same
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    @property
+    def given_up(self) -> bool:
+        """Whether whoever waited has stopped waiting."""
+        return self.done is not None and self.done.cancelled()
+
+
+def nothing(fold: Fold, laws: Laws, at: Instant) -> None:
+    """A plan that wants nothing but its turn."""
