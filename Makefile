@@ -9,7 +9,7 @@ READY := .venv/.ready
 .PHONY: help demo test check proof bench clean
 
 help:
-	@echo "make demo    watch a team of agents work; no key and no network needed"
+	@echo "make demo    watch a team of agents work; no key needed, no network once it is set up"
 	@echo "make test    check, then run the tests"
 	@echo "make check   lint, format, types, layers"
 	@echo "make proof   explore further, kill and recover; writes docs/proof.md"

@@ -1,6 +1,7 @@
 """A channel type of your own: an auction. Bidders speak in turn; who passes is out; the last one standing buys.
 
-What the adapter must remember it folds from the log, so it remembers the same after a restart.
+What the adapter must remember it folds from the log, so it remembers the same after a restart. Carol is a person and
+may put in a word at any time; only what is said by the one whose turn it is, is a bid or a pass.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from typing import ClassVar
 
 from antiphon import (
     EV_CHANNEL_OPENED,
+    EV_PACKET,
     EV_TEXT,
     Assign,
     Close,
@@ -27,6 +29,7 @@ from antiphon import (
 class Bids:
     """What an auction remembers."""
 
+    bidder: str = ""
     price: int = 0
     leader: str = ""
     passed: tuple[str, ...] = ()
@@ -47,9 +50,12 @@ class Auction:
         self.reserve = int(str(knobs.get("reserve", 0)))
 
     def evolve(self, memory: Bids, envelope: Envelope) -> Bids:
-        if envelope.event_type != EV_TEXT:
+        if envelope.event_type == "antiphon.turn.assigned":
+            [bidder] = envelope.event_data["speakers"]
+            return replace(memory, bidder=bidder)
+        if envelope.event_type not in (EV_TEXT, EV_PACKET) or envelope.sender_id != memory.bidder:
             return memory
-        said = str(envelope.event_data["text"])
+        said = str(envelope.event_data.get("text"))
         if said.isdecimal() and int(said) > max(memory.price, self.reserve):
             return replace(memory, price=int(said), leader=envelope.sender_id)
         return replace(memory, passed=(*memory.passed, envelope.sender_id))
@@ -72,6 +78,7 @@ class Auction:
 
 BIDS = [
     ("alice", "110"),
+    ("carol", "How lovely it is!"),
     ("bob", "120"),
     ("carol", "130"),
     ("alice", "pass"),
@@ -83,13 +90,14 @@ BIDS = [
 
 async def main() -> None:
     async with Hub.open("memory:") as hub:
-        people = {name: await hub.register(name) for name in ("alice", "bob", "carol")}
+        people = {name: await hub.register(name) for name in ("alice", "bob")}
+        people["carol"] = await hub.register("carol", kind="human")
         opened = await people["alice"].open(type="auction", target=["bob", "carol"], knobs={"reserve": 100})
         seats = {name: await person.channel(opened.channel_id) for name, person in people.items()}
 
         for name, bid in BIDS:
             await seats[name].send(bid)
-            print(f"{name:6} {bid:5} -> next: {opened.state.expected_next_speaker}")
+            print(f"{name:6} {bid:18} next: {opened.state.expected_next_speaker}")
         print("closed:", await opened.closed())
 
 

@@ -77,6 +77,54 @@ def test_a_memory_that_is_not_plain_data_fails() -> None:
         check_guard(Odd())
 
 
+class Mute:
+    name = "mute"
+
+
+class Nameless:
+    def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
+        return ALLOW
+
+
+class Forgetful(Nameless):
+    name = "forgetful"
+
+    def evolve(self, memory: object, envelope: Envelope) -> object:
+        return memory
+
+
+class Deaf:
+    name = "deaf"
+
+    def judge(self, draft: Envelope) -> Verdict:
+        return ALLOW
+
+
+class Late:
+    name = "late"
+
+    def due(self, memory: object, state: State) -> None:
+        raise KeyError("when")
+
+
+@pytest.mark.parametrize(
+    ("guard", "complaint"),
+    [
+        (Mute(), "mute has no opinion; it needs judge, review, due, or evolve and memory"),
+        (object(), "needs a name"),
+        (Nameless(), "needs a name"),
+        (Membership, "Membership'> is a class; give an instance of it"),
+        (Forgetful(), "forgetful needs both evolve and memory, or neither"),
+        (Deaf(), "the guard deaf raised TypeError"),
+        (Late(), "the guard late raised KeyError: 'when'"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
+)
+def test_what_is_no_guard_fails(guard: Membership, complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        check_guard(guard)
+
+
 async def told(*lines: str) -> str:
     async with Hub.open("memory:") as hub:
         ann, _ = await hub.register("ann"), await hub.register("ben")

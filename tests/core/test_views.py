@@ -10,6 +10,7 @@ from antiphon import (
     Message,
     NamedTranscript,
     NamedWindowedSummary,
+    UsageError,
     WindowedSummary,
     visible_to,
 )
@@ -82,6 +83,15 @@ def test_the_window_with_names() -> None:
         user("alice: "),
         assistant("five"),
     ]
+
+
+@pytest.mark.parametrize("view", [WindowedSummary, NamedWindowedSummary])
+@pytest.mark.parametrize("recent_n", [-1, 2.0, "3", True, None])
+def test_a_window_that_is_none_is_refused(
+    view: type[WindowedSummary] | type[NamedWindowedSummary], recent_n: object
+) -> None:
+    with pytest.raises(UsageError, match=f"recent_n is {recent_n!r}; give a number of messages, 0 or more"):
+        view(recent_n)  # type: ignore[arg-type]
 
 
 def test_a_window_counts_only_what_its_reader_may_see() -> None:

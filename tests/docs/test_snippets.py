@@ -1,7 +1,7 @@
 """Every piece of Python in the README and the documentation runs, and prints what the page says.
 
-The pieces of one page share their names and one event loop, as if they were typed one after the other into
-`python -m asyncio`.
+The pieces of one page share their names and one event loop, as if they stood one after the other in one function; and
+so they can be run, as docs/README.md says.
 """
 
 import ast
@@ -10,15 +10,19 @@ import builtins
 import contextlib
 import inspect
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
 from antiphon import Hub
+from antiphon.orchestration import lawbook
 from tests.docs.pages import DOCS, PAGES, Snippet, named, snippets, text_of
 
 WITH_CODE = [page for page in PAGES if snippets(text_of(page))]
+TO_BE_TRIED = [page for page in WITH_CODE if page.parent == DOCS and page.name != "README.md"]
 
 
 def run(page: str, pieces: list[Snippet]) -> Iterator[tuple[Snippet, str]]:
@@ -56,6 +60,26 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for piece, said in run(named(page), snippets(text_of(page))):
         if piece.output is not None:
             assert said == piece.output, f"{named(page)}, line {piece.line}"
+
+
+def in_one_function(pieces: list[Snippet]) -> str:
+    """The pieces put into the program of docs/README.md, as its reader does."""
+    [program] = snippets(text_of(DOCS / "README.md"))
+    body = indent("\n".join(piece.code for piece in pieces), "    ")
+    source, count = re.subn(r"    pass  # here the snippets.*\n", lambda _: body, program.code)
+    assert count == 1
+    return source
+
+
+@pytest.mark.parametrize("page", TO_BE_TRIED, ids=named)
+def test_page_runs_in_one_function(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lawbook, "_registered", {})  # as in a program of its own
+    pieces = snippets(text_of(page))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(builtins.compile(in_one_function(pieces), named(page), "exec"), {"__name__": "__main__"})
+    assert said.getvalue() == "".join(piece.output or "" for piece in pieces)
 
 
 def test_a_wrong_page_is_noticed() -> None:

@@ -288,6 +288,11 @@ CALLS: dict[str, tuple[Call, type[AntiphonError], str]] = {
     "a ttl that is text": (opened(ttl="60"), UsageError, "'60'"),
     "a ttl that is True": (opened(ttl=True), UsageError, "True"),
     "a 5,000-digit ttl": (opened(ttl=HUGE), UsageError, "ttl"),
+    "a ttl of more than a hundred years": (
+        opened(ttl=1e300),
+        UsageError,
+        "1e+300; give a number of seconds above 0, at most 3162240000",
+    ),
     "an unknown channel type": (opened(type="seance"), RulesInvalid, "'seance'"),
     "a channel type of the hub's": (opened(type="system"), RulesInvalid, "'system'"),
     "a channel type that is a list": (opened(type=["discussion"]), UsageError, "discussion"),
@@ -316,14 +321,27 @@ CALLS: dict[str, tuple[Call, type[AntiphonError], str]] = {
         "60",
     ),
     "an expectation without seconds": (opened(knobs={"expectations": [{"name": "max_silence"}]}), RulesInvalid, "max"),
+    "a mistyped field of an expectation": (
+        opened(knobs={"expectations": [{"name": "max_silence", "seconds": 5, "handlr": "auto_close"}]}),
+        RulesInvalid,
+        "no field 'handlr'; it has: name, seconds, handler",
+    ),
+    "an expectation that is a name": (
+        opened(knobs={"expectations": ["max_silence"]}),
+        RulesInvalid,
+        "'max_silence': it is str, not dict",
+    ),
     "expectations that are a dict": (opened(knobs={"expectations": {"max_silence": 1}}), RulesInvalid, "max_silence"),
     "writers that are a list": (opened(knobs={"writers": ["alice"]}), RulesInvalid, "alice"),
-    "writers of a key that are text": (opened(knobs={"writers": {"a": "alice"}}), RulesInvalid, "alice"),
-    "interjectors that are numbers": (
-        opened(type="discussion", knobs={"interjectors": [7]}),
+    "writers that are an empty list": (opened(knobs={"writers": []}), RulesInvalid, "[]; give a dict"),
+    "a writer that is a list": (opened(knobs={"writers": {"a": [["bob"]]}}), RulesInvalid, "[['bob']]"),
+    "a writer who is not here": (
+        opened(knobs={"writers": {"a": ["carol"]}}),
         RulesInvalid,
-        "7",
+        "writers of 'a' names 'carol'",
     ),
+    "writers of a key that are text": (opened(knobs={"writers": {"a": "alice"}}), RulesInvalid, "alice"),
+    "an interjector who is not here": (opened(knobs={"interjectors": ["carol"]}), RulesInvalid, "'carol', who is not"),
     "a context that is no JSON": (opened(context_vars={"a": Point(1)}), UsageError, "Point"),
     "a context that is a list": (opened(context_vars=[1]), UsageError, "1"),
     "nobody to talk to": (opened(target=[]), RulesInvalid, "exactly 2"),
@@ -331,14 +349,23 @@ CALLS: dict[str, tuple[Call, type[AntiphonError], str]] = {
     "three in a consultation": (opened(type="consulting", target=["bob", "carol"]), RulesInvalid, "exactly 2"),
     "one in a discussion": (opened(type="discussion", target=[]), RulesInvalid, "at least 2"),
     "somebody unknown": (opened(target="zoe"), UnknownParticipant, "'zoe'"),
-    "somebody spelt differently": (opened(target="Bob"), UnknownParticipant, "'Bob'"),
+    "somebody spelt differently": (opened(target="Bob"), UnknownParticipant, "'Bob'; did you mean 'bob'?"),
+    "somebody who is the hub": (
+        opened(type="discussion", target=["bob", "hub"]),
+        UnknownParticipant,
+        "'hub'; the name 'hub' is taken by the hub itself",
+    ),
     "somebody who is a number": (opened(target=[7]), UnknownParticipant, "7"),
     "somebody who is a 5,000-digit number": (opened(target=[HUGE]), UnknownParticipant, "no participant"),
     "somebody who is a path": (opened(target="../bob"), UnknownParticipant, "'../bob'"),
     "a target that is None": (opened(target=None), UsageError, "None"),
     "a target that is a number": (opened(target=7), UsageError, "7"),
-    "oneself": (opened(target="alice"), UsageError, "'alice'"),
-    "somebody twice": (opened(type="discussion", target=["bob", "bob"]), UsageError, "'bob'"),
+    "oneself": (opened(target="alice"), UsageError, "'alice', who opens the channel"),
+    "somebody twice": (
+        opened(type="discussion", target=["bob", "bob"]),
+        UsageError,
+        "'bob' twice; name everybody once",
+    ),
     "an unknown kind": (lambda here, channel: here.hub.register("zoe", kind="robot"), UsageError, "'robot'"),
     "a kind that is a list": (lambda here, channel: here.hub.register("zoe", kind=["agent"]), UsageError, "agent"),  # type: ignore[arg-type]
     "another kind than before": (
@@ -350,6 +377,11 @@ CALLS: dict[str, tuple[Call, type[AntiphonError], str]] = {
     "a hand-built envelope that is none": (lambda here, channel: here.hub.post({"text": "hi"}), UsageError, "dict"),  # type: ignore[arg-type]
     "a log from before the beginning": (lambda here, channel: here.hub.log(channel.channel_id, -1), UsageError, "-1"),
     "a log from a word on": (lambda here, channel: here.hub.log(channel.channel_id, "two"), UsageError, "two"),  # type: ignore[arg-type]
+    "a log of a channel in hand": (
+        lambda here, channel: here.hub.log(channel),  # type: ignore[arg-type]
+        UnknownChannel,
+        "; give its channel_id",
+    ),
     "a negative lag": (subscribed(max_lag=-1), UsageError, "-1"),
     "a lag that is text": (subscribed(max_lag="10"), UsageError, "'10'"),
     "a subscriber that is a list": (subscribed(participant=["alice"]), UnknownChannel, "no channel"),

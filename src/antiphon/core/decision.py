@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
+from antiphon.core.errors import UsageError
+from antiphon.core.words import shown
+
 
 class Assign(msgspec.Struct, frozen=True):
     """These participants have the turn."""
 
     speakers: tuple[str, ...]
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.speakers, tuple | list):  # a bare text would be as many speakers as it has letters
+            raise UsageError(f"speakers is {shown(self.speakers)}; give a tuple of names, such as ('bob',)")
+        _check_reason(self.reason)
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -20,6 +28,14 @@ class Close(msgspec.Struct, frozen=True):
     """The channel ends, and why."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        _check_reason(self.reason)
+
+
+def _check_reason(reason: object) -> None:
+    if not isinstance(reason, str):
+        raise UsageError(f"reason is {shown(reason)}; give a text")
 
 
 Decision = Assign | Wait | Close

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from antiphon.core.envelope import Envelope
+from antiphon.core.words import plainly
 
 EV_TEXT = "ag2.msg.text"
 EV_PACKET = "ag2.packet"
@@ -189,5 +190,5 @@ def fits(event_type: str, event_data: Json) -> str | None:
     try:
         msgspec.convert(event_data, type=shape)
     except msgspec.ValidationError as error:
-        return str(error)
+        return plainly(str(error))
     return None

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from antiphon.core.envelope import Envelope, visible_to
+from antiphon.core.errors import UsageError
 from antiphon.core.events import Packet, Text, event_of
+from antiphon.core.words import shown
 
 
 class Message(NamedTuple):
@@ -50,6 +52,9 @@ class WindowedSummary:
 
     recent_n: int
 
+    def __post_init__(self) -> None:
+        _check_window(self.recent_n)
+
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
         return _windowed(_messages(log, reader, named=False), self.recent_n)
 
@@ -59,6 +64,9 @@ class NamedWindowedSummary:
     """Like `WindowedSummary`, with names before the messages of others."""
 
     recent_n: int
+
+    def __post_init__(self) -> None:
+        _check_window(self.recent_n)
 
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
         return _windowed(_messages(log, reader, named=True), self.recent_n)
@@ -86,6 +94,11 @@ def _said(envelope: Envelope) -> str | None:
             return text
         case _:
             return None
+
+
+def _check_window(recent_n: object) -> None:
+    if type(recent_n) is not int or recent_n < 0:
+        raise UsageError(f"recent_n is {shown(recent_n)}; give a number of messages, 0 or more")
 
 
 def _windowed(messages: list[Message], recent_n: int) -> list[Message]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 LONGEST = 80
 LONGEST_STORY = 500
+QUOTED = re.compile(r"`([^`]+)`")
+AS_IN_PYTHON = {"object": "dict", "array": "list", "null": "None"}
 
 
 def shown(value: object) -> str:
@@ -29,3 +33,18 @@ def told(error: BaseException) -> str:
 def storable(text: str) -> str:
     """The text with whatever no store takes written out."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def plainly(complaint: str) -> str:
+    """What the decoder says of data without the right shape, in the words of somebody who writes Python."""
+    what, _, place = complaint.partition(" - at `$")
+    place = place.rstrip("`").removeprefix(".")
+    match [AS_IN_PYTHON.get(word, word) for word in QUOTED.findall(what)]:
+        case [wanted, given]:
+            return f"{place or 'it'} is {given}, not {wanted}"
+        case [field] if "missing" in what:
+            return f"{place}.{field} is missing".removeprefix(".")
+        case [field] if "unknown" in what:
+            return f"{place or 'it'} has no field {field!r}"
+        case _:
+            return complaint

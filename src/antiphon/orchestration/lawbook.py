@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.core.codec import Malformed, as_type
 from antiphon.core.errors import AntiphonError, RulesInvalid
 from antiphon.core.events import Json
 from antiphon.core.guard import Guard
 from antiphon.core.laws import Laws
-from antiphon.core.rules import Adapter, Expectation, Seats
+from antiphon.core.rules import Adapter
 from antiphon.core.words import shown, told
 from antiphon.guards.membership import Membership, TurnOrder
-from antiphon.guards.silence import CLOCKS, HANDLERS, LifeSpan, Within
+from antiphon.guards.silence import LifeSpan, Within
 from antiphon.guards.writers import Writers
-from antiphon.orchestration.adapters import ACKS, Consulting, Conversation, Discussion, Quiet
+from antiphon.orchestration.adapters import Consulting, Conversation, Discussion, Quiet
+from antiphon.orchestration.expectations import expectations_for
+from antiphon.orchestration.shape import check_shape
 
 BUILT_IN: dict[str, type[Adapter]] = {
     "conversation": Conversation,
@@ -35,7 +36,7 @@ _registered: dict[str, type[Adapter]] = {}
 
 def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
     """Make a channel type available by its name. Usable as a decorator; a built-in name is refused."""
-    _check_shape(adapter)
+    check_shape(adapter)
     name = adapter.name
     if name in BUILT_IN or name in QUIET:
         raise RulesInvalid(f"the adapter {name!r} is built in and cannot be replaced")
@@ -44,15 +45,6 @@ def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
         raise RulesInvalid(f"an adapter {name!r} is registered already: {known.__qualname__}")
     _registered[name] = adapter
     return adapter
-
-
-def _check_shape(adapter: type[Adapter]) -> None:
-    shape = {"name": str, "seats": Seats, "ordered": bool, "knobs": frozenset, "expectations": tuple}
-    for attribute, kind in shape.items():
-        if not isinstance(getattr(adapter, attribute, None), kind):
-            raise RulesInvalid(f"the adapter {shown(adapter)} needs a {attribute} of type {kind.__name__}")
-    if not callable(getattr(adapter, "decide", None)):
-        raise RulesInvalid(f"the adapter {shown(adapter)} needs a decide(memory, state, envelope)")
 
 
 def adapter_named(name: str) -> type[Adapter]:
@@ -71,13 +63,15 @@ def laws_for(channel_type: str, knobs: Json) -> Laws:
     kind = adapter_named(channel_type)
     _check_names(kind, knobs)
     guards: list[Guard] = [Membership()]
+    interjectors = frozenset(_names("interjectors", knobs.get("interjectors")))
     if kind.ordered:
-        guards.append(TurnOrder(frozenset(_names(knobs, "interjectors"))))
+        guards.append(TurnOrder(interjectors))
     writers = _writers(knobs)
     if writers:
         guards.append(Writers(writers))
     guards.append(LifeSpan())
-    guards.extend(Within(expectation) for expectation in expectations_for(kind, knobs))
+    expected = _list("expectations", knobs.get("expectations"), of="expectations")
+    guards.extend(Within(expectation) for expectation in expectations_for(kind, expected))
     return Laws(_made(kind, knobs), guards)
 
 
@@ -90,34 +84,6 @@ def _made(kind: type[Adapter], knobs: Json) -> Adapter:
         raise RulesInvalid(f"no {kind.name!r} can be made of these knobs: {told(error)}") from error
 
 
-def expectations_for(kind: type[Adapter], knobs: Json) -> list[Expectation]:
-    """What a channel expects: its own words, and the adapter's for every name it does not mention."""
-    given = [_expectation(entry) for entry in _list(knobs, "expectations")]
-    named = {expectation.name for expectation in given}
-    if not any(expectation.name == ACKS.name for expectation in (*given, *kind.expectations)):
-        given.append(ACKS)
-    defaults = [_known(expectation) for expectation in kind.expectations if expectation.name not in named]
-    return [expectation for expectation in (*defaults, *given) if expectation.seconds > 0]
-
-
-def _expectation(entry: object) -> Expectation:
-    try:
-        wanted = as_type(entry, Expectation)
-    except Malformed as error:
-        raise RulesInvalid(f"expectation {shown(entry)}: {error}") from error
-    return _known(wanted)
-
-
-def _known(wanted: Expectation) -> Expectation:
-    if wanted.name not in CLOCKS:
-        raise RulesInvalid(f"no expectation is called {shown(wanted.name)}; there are: {', '.join(CLOCKS)}")
-    if wanted.handler not in HANDLERS:
-        raise RulesInvalid(f"no handler is called {shown(wanted.handler)}; there are: {', '.join(HANDLERS)}")
-    if wanted.seconds < 0:
-        raise RulesInvalid(f"{wanted.name} is given {wanted.seconds} seconds; 0 switches it off")
-    return wanted
-
-
 def _check_names(kind: type[Adapter], knobs: Json) -> None:
     known = COMMON_KNOBS | kind.knobs
     for knob in knobs:
@@ -126,28 +92,30 @@ def _check_names(kind: type[Adapter], knobs: Json) -> None:
     tier = knobs.get("tier")
     if tier is not None and tier not in TIERS:
         raise RulesInvalid(f"no tier is called {shown(tier)}; there are: {', '.join(TIERS)}")
-    for guard in _list(knobs, "guards"):
+    for guard in _list("guards", knobs.get("guards"), of="guards"):
         raise RulesInvalid(f"no guard is called {shown(guard)}; none can be named yet")
 
 
 def _writers(knobs: Json) -> dict[str, frozenset[str]]:
-    given = knobs.get("writers") or {}
+    given = knobs.get("writers")
+    if given is None:
+        return {}
     if not isinstance(given, dict):
         raise RulesInvalid(f"writers is {shown(given)}; give a dict from context key to names")
-    return {
-        key: frozenset(_names({f"writers of {key!r}": names}, f"writers of {key!r}")) for key, names in given.items()
-    }
+    return {key: frozenset(_names(f"writers of {key!r}", names)) for key, names in given.items()}
 
 
-def _names(knobs: Json, knob: str) -> list[str]:
-    names = [name for name in _list(knobs, knob) if isinstance(name, str)]
-    if len(names) != len(_list(knobs, knob)):
-        raise RulesInvalid(f"{knob} is {shown(knobs[knob])}; give a list of names")
+def _names(what: str, given: object) -> list[str]:
+    entries = _list(what, given, of="names")
+    names = [name for name in entries if isinstance(name, str)]
+    if len(names) != len(entries):
+        raise RulesInvalid(f"{what} is {shown(given)}; give a list of names")
     return names
 
 
-def _list(knobs: Json, knob: str) -> Sequence[object]:
-    given = knobs.get(knob) or []
+def _list(what: str, given: object, *, of: str) -> Sequence[object]:
+    if given is None:
+        return []
     if not isinstance(given, list):
-        raise RulesInvalid(f"{knob} is {shown(given)}; give a list")
+        raise RulesInvalid(f"{what} is {shown(given)}; give a list of {of}")
     return given

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from math import inf
 
+from antiphon.core.errors import UsageError
 from antiphon.core.instants import NEVER, Instant, after
+from antiphon.core.words import shown
 
 START: Instant = "2026-01-01T00:00:00.000000Z"
 
@@ -30,8 +33,9 @@ class ManualClock:
 
     def set(self, seconds: float) -> Advance:
         """Set it forward (or back) by so many seconds, as somebody does who corrects a wrong clock."""
+        _check_seconds(seconds)
         self._set_by += seconds
-        return self.advance(seconds)
+        return self._moved_by(seconds)
 
     async def wait(self, wake: asyncio.Event, until: Instant) -> None:
         """Return when `wake` is set, or this clock has reached `until`."""
@@ -53,7 +57,13 @@ class ManualClock:
                 each.cancel()
 
     def advance(self, seconds: float) -> Advance:
-        """Move on by so many seconds, at once."""
+        """Move on by so many seconds, at once. Time does not run backwards; a clock is put back with `set`."""
+        _check_seconds(seconds)
+        if seconds < 0:
+            raise UsageError(f"time passes by {shown(seconds)} seconds; give 0 or more, or put the clock back with set")
+        return self._moved_by(seconds)
+
+    def _moved_by(self, seconds: float) -> Advance:
         self._now = after(self._now, seconds)
         for until, reached in self._waits:
             if until != NEVER and until <= self._now:
@@ -71,13 +81,19 @@ class ManualClock:
                 await asyncio.sleep(0)
             due = any(reached.is_set() for _, reached in self._waits)
             self._awake = {task for task in self._awake if not task.done()}
-            if not due and not self._awake:
+            others = self._awake - {asyncio.current_task()}
+            if not due and not others:
                 return
-            self._moved = asyncio.Event()
-            if self._awake:
-                await asyncio.wait(
-                    [asyncio.ensure_future(self._moved.wait()), *self._awake], return_when=asyncio.FIRST_COMPLETED
-                )
+            if others:
+                self._moved = asyncio.Event()
+                moved = asyncio.ensure_future(self._moved.wait())
+                await asyncio.wait([moved, *others], return_when=asyncio.FIRST_COMPLETED)
+                moved.cancel()
+
+
+def _check_seconds(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not -inf < seconds < inf:
+        raise UsageError(f"seconds is {shown(seconds)}; give a number of seconds")
 
 
 class Advance:
