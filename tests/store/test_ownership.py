@@ -337,3 +337,21 @@ async def test_many_readers_and_a_hub_come_and_go(filled: Path) -> None:
         await hub.close()
         assert await read() == sequence
     assert beside(filled) == {"team.db", "team.db-owner"}
+
+
+async def test_a_file_whose_making_was_cut_off_is_made_anew(tmp_path: Path) -> None:
+    """The journal beside it says what it was before: empty. What stands in the file itself is in pieces."""
+    making, path = tmp_path / "making.db", tmp_path / "team.db"
+    connection = sqlite3.connect(making, isolation_level=None)
+    connection.executescript("PRAGMA cache_size = 1; BEGIN; CREATE TABLE log (body)")
+    connection.executemany("INSERT INTO log VALUES (?)", [("x" * 3000,)] * 200)
+    written, journal = making.read_bytes(), making.with_name("making.db-journal").read_bytes()
+    connection.close()
+    assert written
+    assert journal
+    path.write_bytes(b"torn" + written[4:])
+    path.with_name("team.db-journal").write_bytes(journal)
+    store = await SqliteStore.open(path)
+    assert await store.names() == []
+    await store.close()
+    assert not path.with_name("team.db-journal").exists()

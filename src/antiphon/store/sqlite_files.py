@@ -20,8 +20,9 @@ from antiphon.store.sqlite_connection import Connection, connect, is_damage, one
 
 APPLICATION_ID = 1097757808
 
-LOG, MEMORY = "-wal", "-shm"
-"""What SQLite keeps beside a file: what was committed and is not in the file yet, and an index into that."""
+LOG, MEMORY, JOURNAL = "-wal", "-shm", "-journal"
+"""What SQLite keeps beside a file: what was committed and is not in the file yet, an index into that, and, while the
+file is being made, what it was before."""
 
 Way = Literal["beside", "tidily", "still"]
 """How to read: beside the locks of others and with their log; so, and with SQLite tidying up at the end; or without
@@ -46,8 +47,17 @@ def owner_of(path: str) -> str:
 
 def has_log(path: str) -> bool:
     """Whether something may have been committed that is not in the file itself yet."""
+    return _has(path + LOG)
+
+
+def is_half_made(path: str) -> bool:
+    """Whether the making of this file was cut off. SQLite undoes that, if it is let."""
+    return _has(path + JOURNAL)
+
+
+def _has(beside: str) -> bool:
     try:
-        return os.stat(path + LOG).st_size > 0
+        return os.stat(beside).st_size > 0
     except FileNotFoundError:
         return False
     except OSError:
@@ -61,6 +71,8 @@ def way_to_read(path: str) -> Way:
         return "beside"
     if _is_ours_to_write(path):
         return "tidily"
+    if is_half_made(path):
+        raise _left_behind(path)
     return "beside" if all(may(path + suffix, os.R_OK) for suffix in (LOG, MEMORY)) else "still"
 
 
@@ -71,10 +83,14 @@ def _check_log(path: str) -> None:
                 f"{beside} may not be read by you, and a part of the store is in it; ask {owner_of(beside)} to let you"
             )
     if not os.path.lexists(path + MEMORY) and not _is_ours_to_write(path):
-        raise StoreRefused(
-            f"{path} was left by a hub that did not end well, and to read it you must be able to write it and its"
-            f" directory; let {owner_of(path)} open and close a hub on it once"
-        )
+        raise _left_behind(path)
+
+
+def _left_behind(path: str) -> StoreRefused:
+    return StoreRefused(
+        f"{path} was left by a hub that did not end well, and to read it you must be able to write it and its"
+        f" directory; let {owner_of(path)} open and close a hub on it once"
+    )
 
 
 def _is_ours_to_write(path: str) -> bool:
@@ -99,6 +115,8 @@ def refuse_unwritable(path: str) -> None:
 
 def refuse_foreign(path: str) -> None:
     """Refuse what is no database, or another program's. What cannot be read now is left to whoever opens it."""
+    if is_half_made(path):
+        return
     with suppress(sqlite3.Error), closing(connect_still(path)) as still:
         if count_of(still, "PRAGMA application_id") == APPLICATION_ID:
             return  # it says so itself; a log need not be gone through, which may take a while
