@@ -31,7 +31,7 @@ from antiphon.orchestration.adapters import Conversation
 from antiphon.testing import ManualClock
 from tests.hub.gates import AFTER, GatedStore, soon, turns
 from tests.hub.places import InMemory, Team, team
-from tests.hub.troubles import TroubledStore
+from tests.hub.troubles import Trouble, TroubledStore
 
 LOST = OutcomeUnknown("the answer was lost")
 AWAY = StoreUnavailable("the disk is full; nothing was recorded")
@@ -138,7 +138,7 @@ async def test_doubt_stays_doubt_when_the_store_goes_away(here: Team) -> None:
     assert texts(await here.log(channel)) == ["pay"]
 
 
-def _then_away(store: TroubledStore):  # type: ignore[no-untyped-def]  # a trouble
+def _then_away(store: TroubledStore) -> Trouble:
     async def trouble() -> None:
         store.fail("append", AWAY)
         raise LOST

@@ -351,6 +351,8 @@ async def test_a_file_whose_making_was_cut_off_is_made_anew(tmp_path: Path) -> N
     assert journal
     path.write_bytes(b"torn" + written[4:])
     path.with_name("team.db-journal").write_bytes(journal)
+    with pytest.raises(StoreRefused, match="was left half made"):
+        await SqliteStore.open(path, read_only=True)
     store = await SqliteStore.open(path)
     assert await store.names() == []
     await store.close()

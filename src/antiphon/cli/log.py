@@ -18,9 +18,9 @@ from antiphon.cli.plain import printable
 from antiphon.cli.telling import colour_of, is_bookkeeping, is_speech, told
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.ids import CHANNEL_ID
+from antiphon.core.state import ENDED
 from antiphon.core.words import shown
 from antiphon.store.protocol import ChannelRow, Store
-from antiphon.store.rows import ENDED
 
 LOOK_EVERY = 0.2
 MOST_NAMED = 5

@@ -11,12 +11,13 @@ from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.errors import UsageError, WaitTimeout
 from antiphon.core.events import EV_CONTEXT_SET, EV_TEXT, Json
 from antiphon.core.ids import derived_id
-from antiphon.core.state import State, detached
+from antiphon.core.state import ENDED, State, detached
 from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.desk import Desk
 
-ENDED = ("closed", "expired", "quarantined")
+SILENT = (*sorted(ENDED), "quarantined")
+"""The statuses in which nothing more is said."""
 LONGEST_ID = 200
 
 
@@ -84,11 +85,11 @@ class Channel:
             raise UsageError(f"timeout is {shown(timeout)}; give seconds, or None to wait as long as it takes")
         try:
             async with asyncio.timeout(timeout):
-                await self._desk.until(self._live, ENDED)
+                await self._desk.until(self._live, SILENT)
         except TimeoutError:
             raise WaitTimeout(f"channel {self.channel_id!r} is still open after {timeout} seconds") from None
         state = self._live.state
-        if state.status not in ENDED:
+        if state.status not in SILENT:
             raise UsageError(f"the hub was closed while channel {self.channel_id!r} was still open")
         return state.close_reason
 

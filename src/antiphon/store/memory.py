@@ -17,6 +17,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.errors import StoreRefused
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
+from antiphon.core.state import ENDED
 from antiphon.store.bell import Bell
 from antiphon.store.now import SystemNow
 from antiphon.store.protocol import (
@@ -41,7 +42,7 @@ from antiphon.store.records import (
     place_of,
     records_of,
 )
-from antiphon.store.rows import ENDED, MOVES_A_ROW, rebuilt, row_after
+from antiphon.store.rows import MOVES_A_ROW, rebuilt, row_after
 
 TAIL_AT_ONCE = 1000
 

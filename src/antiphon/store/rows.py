@@ -24,7 +24,6 @@ from antiphon.core.events import (
 from antiphon.store.protocol import ChannelRow
 
 MOVES_A_ROW = frozenset({EV_CHANNEL_CREATED, EV_CHANNEL_OPENED, EV_CHANNEL_EXPIRED, EV_CHANNEL_CLOSED})
-ENDED = frozenset({"closed", "expired"})
 QUARANTINED = "quarantined"
 SYSTEM = "system:"
 """Channels with this prefix are the hub's own."""

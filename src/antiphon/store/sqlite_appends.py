@@ -19,10 +19,11 @@ from itertools import chain
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, LogCorrupt, UsageError
 from antiphon.core.instants import Instant
+from antiphon.core.state import ENDED
 from antiphon.store import sqlite_index as index
 from antiphon.store.protocol import Appended
 from antiphon.store.records import is_stamped, judged, link
-from antiphon.store.rows import ENDED, MOVES_A_ROW
+from antiphon.store.rows import MOVES_A_ROW
 from antiphon.store.sqlite_connection import Connection, Damaged, Value, is_damage, is_nobodys_fault
 from antiphon.store.sqlite_reads import Head, find_envelope, read_end
 

@@ -69,10 +69,10 @@ def way_to_read(path: str) -> Way:
     if has_log(path):
         _check_log(path)
         return "beside"
+    if is_half_made(path):
+        raise StoreRefused(f"{path} was left half made; let {owner_of(path)} open and close a hub on it once")
     if _is_ours_to_write(path):
         return "tidily"
-    if is_half_made(path):
-        raise _left_behind(path)
     return "beside" if all(may(path + suffix, os.R_OK) for suffix in (LOG, MEMORY)) else "still"
 
 
@@ -83,14 +83,10 @@ def _check_log(path: str) -> None:
                 f"{beside} may not be read by you, and a part of the store is in it; ask {owner_of(beside)} to let you"
             )
     if not os.path.lexists(path + MEMORY) and not _is_ours_to_write(path):
-        raise _left_behind(path)
-
-
-def _left_behind(path: str) -> StoreRefused:
-    return StoreRefused(
-        f"{path} was left by a hub that did not end well, and to read it you must be able to write it and its"
-        f" directory; let {owner_of(path)} open and close a hub on it once"
-    )
+        raise StoreRefused(
+            f"{path} was left by a hub that did not end well, and to read it you must be able to write it and its"
+            f" directory; let {owner_of(path)} open and close a hub on it once"
+        )
 
 
 def _is_ours_to_write(path: str) -> bool:

@@ -21,8 +21,9 @@ from antiphon.core.codec import Malformed, as_type, decode, from_json, to_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import LogCorrupt
 from antiphon.core.instants import NEVER, Instant
+from antiphon.core.state import ENDED
 from antiphon.store.protocol import ChannelRow, Position, Snapshot
-from antiphon.store.rows import ENDED, MOVES_A_ROW, QUARANTINED, rebuilt, row_after
+from antiphon.store.rows import MOVES_A_ROW, QUARANTINED, rebuilt, row_after
 from antiphon.store.sqlite_connection import Connection, is_damage, one, text_of
 from antiphon.store.sqlite_reads import read_hash, read_head
 
