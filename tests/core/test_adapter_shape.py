@@ -62,6 +62,7 @@ MISTAKES: dict[str, tuple[object, str]] = {
     "more seats than there are": (changed(seats=Seats(5, 2)), "the seats of Odd are 5 to 2; give 5 or more, or None"),
     "seats without an end": (changed(seats=Seats(2, math.inf)), "the seats of Odd are 2 to inf"),  # type: ignore[arg-type]
     "an order that is a number": (changed(ordered=1), "'ordered' of the adapter Odd is 1; give a bool"),
+    "packets that are a word": (changed(packets="no"), "'packets' of the adapter Odd is 'no'; give a bool"),
     "knobs that are a list": (changed(knobs=["a"]), "'knobs' of the adapter Odd is ['a']; give a frozenset"),
     "one expectation": (changed(expectations=Expectation("max_silence", 5)), "give a tuple"),
     "an expectation by name": (

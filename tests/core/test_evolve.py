@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from antiphon import Envelope
 from antiphon.core.events import Closed, ContextSet, Other, Packet, Text, event_of, fits
 from antiphon.core.evolve import evolve
-from antiphon.core.state import State
+from antiphon.core.state import State, Turn
 from tests.core.cases import (
     acked,
     assigned,
@@ -48,6 +48,11 @@ def changes(before: tuple[Envelope, ...], then: Envelope) -> dict[str, object]:
         (BEGUN, assigned("alice"), {"speakers": ("alice",), "assigned_at": at(5)}),
         (BEGUN, assigned(), {"assigned_at": at(5)}),
         (
+            BEGUN,
+            assigned("carol"),
+            {"speakers": ("carol",), "assigned_at": at(5), "owed": (Turn("5/carol", "carol", None, 5),)},
+        ),
+        (
             (*BEGUN, assigned("alice")),
             said("alice"),
             {"speakers": (), "turn_count": 1, "last_speaker_id": "alice", "last_envelope_id": "e6"},
@@ -55,7 +60,13 @@ def changes(before: tuple[Envelope, ...], then: Envelope) -> dict[str, object]:
         (
             (*BEGUN, assigned("alice", "carol")),
             said("carol"),
-            {"speakers": ("alice",), "turn_count": 1, "last_speaker_id": "carol", "last_envelope_id": "e6"},
+            {
+                "speakers": ("alice",),
+                "owed": (),
+                "turn_count": 1,
+                "last_speaker_id": "carol",
+                "last_envelope_id": "e6",
+            },
         ),
         ((*BEGUN, assigned("alice")), said("bob"), {"interjected": True, "last_envelope_id": "e6"}),
         (
@@ -74,6 +85,7 @@ def changes(before: tuple[Envelope, ...], then: Envelope) -> dict[str, object]:
             packed("carol", set={"b": [2]}, delete=["a"]),
             {
                 "speakers": (),
+                "owed": (),
                 "turn_count": 1,
                 "last_speaker_id": "carol",
                 "last_envelope_id": "e6",
@@ -86,6 +98,20 @@ def changes(before: tuple[Envelope, ...], then: Envelope) -> dict[str, object]:
         (BEGUN, written("bob", {}), {}),
         (BEGUN, fact("hub", "ag2.channel.expired"), {"status": "expired", "close_reason": "expired"}),
         (BEGUN, closed("done"), {"status": "closed", "close_reason": "done"}),
+        (BEGUN, fact("hub", "antiphon.channel.paused", {"reason": "x"}), {"paused": "x"}),
+        (BEGUN, fact("hub", "antiphon.turn.claimed", {"turn": "5/carol", "epoch": 1}), {}),
+        (BEGUN, fact("hub", "antiphon.turn.failed", {"turn": "5/carol", "speaker": "carol", "reason": "x"}), {}),
+        (
+            (*BEGUN, assigned("carol")),
+            fact("hub", "antiphon.turn.failed", {"turn": "5/carol", "speaker": "carol", "reason": "x"}),
+            {"speakers": (), "owed": ()},
+        ),
+        ((*BEGUN, assigned("carol")), fact("hub", "antiphon.turn.claimed", {"turn": "5/carol", "epoch": "1"}), {}),
+        (
+            (*BEGUN, assigned("carol")),
+            closed(),
+            {"status": "closed", "close_reason": "done", "speakers": (), "owed": ()},
+        ),
         ((*BEGUN, assigned("alice")), closed(), {"status": "closed", "close_reason": "done", "speakers": ()}),
         (BEGUN, fact("hub", "ag2.channel.expectation_violated", {"expectation": "max_silence"}), {}),
         (BEGUN, fact("hub", "antiphon.expectation.missed", {"expectation": "max_silence"}), {}),

@@ -12,7 +12,7 @@ from antiphon.core.events import Created, Seat
 from antiphon.core.guard import ALLOW, Change, Deadline, Deny, Verdict
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.opening import opening
-from antiphon.core.step import Admitted, Turn, pending, said_by_hub, step, tick
+from antiphon.core.step import Admitted, pending, said_by_hub, step, tick
 from antiphon.orchestration.lawbook import laws_for
 from tests.core.cases import ASSIGNED, assigned, at, fact, packed, said, state_of
 from tests.core.test_evolve import BEGUN
@@ -157,7 +157,9 @@ def test_what_is_due_is_done_in_order_and_once() -> None:
 def test_only_agents_owe_turns(facts: tuple[Envelope, ...], owed: list[str]) -> None:
     """bob is a person and alice is code: they speak when they like to."""
     state = state_of(*BEGUN, *facts)
-    assert pending(state) == tuple(Turn("here", name, state.last_envelope_id) for name in owed)
+    assert [(turn.turn_id, turn.speaker) for turn in pending(state)] == [
+        (f"{state.sequence}/{name}", name) for name in owed
+    ]
 
 
 def test_nothing_is_owed_before_a_channel_is_open() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace as changed
 from antiphon import Envelope
 from antiphon.core.codec import decode, encode, from_json
 from antiphon.core.laws import SavedFold
+from antiphon.core.state import State
 from antiphon.hub import live
 from antiphon.testing import ManualClock
 from tests.hub.places import InMemory
@@ -104,6 +105,12 @@ def test_a_prefix_and_the_rest_are_the_whole(script: list[Act], data: st.DataObj
         assert laws.fold_all(saved, log[cut:]) == folded(log)
 
 
+def unnumbered(state: State) -> State:
+    """The state without its numbers. A turn is called by the place of its assignment."""
+    owed = tuple(changed(turn, turn_id=turn.speaker, sequence=0) for turn in state.owed)
+    return changed(state, sequence=0, active_at="", updated_at="", owed=owed)
+
+
 @given(scripts, st.data(), names, json_objects)
 def test_custom_events_are_silent(script: list[Act], data: st.DataObject, who: str, said: dict[str, object]) -> None:
     """Wherever one stands in a log, everything after it is as if it were not there, but for the numbers."""
@@ -124,8 +131,7 @@ def test_custom_events_are_silent(script: list[Act], data: st.DataObject, who: s
         plain, noted = folded(log), folded([*log[:place], custom, *moved])
         assert noted.memories == plain.memories
         assert noted.state.sequence == plain.state.sequence + 1
-        same = {"sequence": 0, "active_at": "", "updated_at": ""}
-        assert changed(noted.state, **same) == changed(plain.state, **same)
+        assert unnumbered(noted.state) == unnumbered(plain.state)
 
 
 @given(scripts)

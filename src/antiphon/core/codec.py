@@ -9,6 +9,7 @@ This is the only file of the core where `Any` may appear.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, TypeVar
 
 import msgspec
@@ -74,6 +75,17 @@ def as_type(value: Any, kind: type[T]) -> T:
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same JSON. `True` is not 1, 1 is not 1.0; the order of keys does not matter."""
     return _sorting_encoder.encode(one) == _sorting_encoder.encode(other)
+
+
+def plain_data(value: Any) -> dict[str, object]:
+    """A struct of ours as plain JSON data, as it reads back from a log."""
+    data: dict[str, object] = msgspec.json.decode(_encoder.encode(value))
+    return data
+
+
+def digest_of(value: Any) -> str:
+    """The SHA-256 of a value as JSON; the order of keys does not matter."""
+    return hashlib.sha256(_sorting_encoder.encode(value)).hexdigest()
 
 
 def copied(value: T) -> T:

@@ -21,7 +21,12 @@ class Assign(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing changes: somebody still has the turn, or nobody needs it."""
+    """Nothing changes: somebody still has the turn, or nobody needs it. With a reason, the channel is paused."""
+
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        _check_reason(self.reason)
 
 
 class Close(msgspec.Struct, frozen=True):

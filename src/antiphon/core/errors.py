@@ -6,8 +6,10 @@
     ├── SlowConsumer        a subscriber fell behind its own limit; resume from `.cursor`
     ├── UsageError          you called it wrongly      (BadName, BadUrl, UnknownParticipant, UnknownChannel,
     │                                                   RulesInvalid)
-    └── StoreError          the log could not be used  (Conflict, OutcomeUnknown, StoreUnavailable, StoreRefused,
-                                                        TooLarge, IdReused, LogCorrupt)
+    ├── StoreError          the log could not be used  (Conflict, OutcomeUnknown, StoreUnavailable, StoreRefused,
+    │                                                   TooLarge, IdReused, LogCorrupt)
+    ├── ModelError          the model misbehaved       (ReplyMalformed)
+    └── EngineError         a turn could not be run    (TurnFailed)
 
 A message says what happened, with the values; the docstring says what to do about it.
 """
@@ -130,3 +132,24 @@ class LogCorrupt(StoreError):
     def __init__(self, channel_id: str, sequence: int, why: str) -> None:
         super().__init__(f"channel {shown(channel_id)}, sequence {sequence}: {why}")
         self.channel_id, self.sequence, self.why = channel_id, sequence, why
+
+
+class ModelError(AntiphonError):
+    """A model could not be asked, or did not answer. The turn that asked ends as failed, with `model_error`."""
+
+
+class ReplyMalformed(ModelError):
+    """What a model answered cannot be used."""
+
+
+class EngineError(AntiphonError):
+    """A turn could not be run."""
+
+
+class TurnFailed(EngineError):
+    """A turn ended without an answer. `.reason` is a stable word; the channel's log says it too, and goes on."""
+
+    def __init__(self, reason: str, channel_id: str = "", detail: str = "") -> None:
+        where = f" in channel {shown(channel_id)}" if channel_id else ""
+        super().__init__(f"{reason}{where}" + (f": {detail}" if detail else ""))
+        self.reason, self.channel_id, self.detail = reason, channel_id, detail

@@ -29,15 +29,30 @@ EV_TASK_FAILED = "ag2.task.failed"
 EV_TASK_EXPIRED = "ag2.task.expired"
 
 EV_CHANNEL_CREATED = "antiphon.channel.created"
+EV_CHANNEL_PAUSED = "antiphon.channel.paused"
 EV_TURN_ASSIGNED = "antiphon.turn.assigned"
+EV_TURN_CLAIMED = "antiphon.turn.claimed"
+EV_TURN_RELEASED = "antiphon.turn.released"
+EV_TURN_FAILED = "antiphon.turn.failed"
+EV_CALL_STARTED = "antiphon.call.started"
+EV_CALL_FINISHED = "antiphon.call.finished"
+EV_CALL_FAILED = "antiphon.call.failed"
+EV_CALL_DOUBTED = "antiphon.call.doubted"
+EV_CALL_CLEARED = "antiphon.call.cleared"
+EV_CALL_CONFLICTED = "antiphon.call.conflicted"
 EV_EXPECTATION_MISSED = "antiphon.expectation.missed"
 EV_PARTICIPANT_REGISTERED = "antiphon.participant.registered"
 EV_DRAFT_REFUSED = "antiphon.draft.refused"
 EV_CHANNEL_QUARANTINED = "antiphon.hub.quarantined"
 EV_CLOCK_JUMPED = "antiphon.hub.clock_jump"
+EV_TURN_FENCED = "antiphon.turn.fenced"
 
 RESERVED = ("ag2.", "antiphon.")
 SUBSTANTIVE = frozenset({EV_TEXT, EV_PACKET})
+JOURNAL = frozenset(
+    {EV_TURN_CLAIMED, EV_TURN_RELEASED, EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_CONFLICTED}
+)
+"""What whoever runs a turn writes down. It is checked where it is made."""
 SENDABLE = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
 
 Json = dict[str, object]
@@ -105,6 +120,97 @@ class Assigned(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class Paused(msgspec.Struct, frozen=True):
+    """Nobody has the turn until somebody speaks, and why."""
+
+    reason: str
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """An owner runs this turn from now on. Whoever ran it before is refused from here."""
+
+    turn: str
+    epoch: int
+    owner: str = ""
+
+
+class Released(msgspec.Struct, frozen=True):
+    """The owner has put this turn back in order, to be run again later."""
+
+    turn: str
+    epoch: int
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """This turn ended without an answer."""
+
+    turn: str
+    speaker: str
+    reason: str
+    detail: str = ""
+
+
+class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call is about to leave. Of a model request only the digest is kept, of a tool its arguments too."""
+
+    turn: str
+    index: int
+    """Its position among the calls of its turn."""
+    name: str
+    digest: str
+    args: Json | None = None
+    """None if it is a model that is asked."""
+    key: str = ""
+    """The idempotency key the tool was given."""
+
+
+class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call has returned."""
+
+    turn: str
+    index: int
+    result: Json
+    by: str = ""
+    """Who settled it, if it was in doubt."""
+
+
+class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call came to nothing; of a tool, this is what the model is told."""
+
+    turn: str
+    index: int
+    error: str
+    by: str = ""
+
+
+class CallDoubted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Nobody knows whether a call took effect. Its turn waits for a person."""
+
+    turn: str
+    index: int
+    name: str
+    speaker: str = ""
+    why: str = ""
+
+
+class CallCleared(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A person has decided that the call in doubt is to be made again."""
+
+    turn: str
+    index: int
+    by: str = ""
+
+
+class CallConflicted(msgspec.Struct, frozen=True):
+    """A turn that was run again asked for something else than its journal holds at this position."""
+
+    turn: str
+    index: int
+    name: str
+    recorded: str
+    asked: str
+
+
 class Expired(msgspec.Struct, frozen=True):
     """The channel's time to live is over."""
 
@@ -141,6 +247,16 @@ Event = (
     | Rejected
     | Opened
     | Assigned
+    | Paused
+    | Claimed
+    | Released
+    | Failed
+    | CallStarted
+    | CallFinished
+    | CallFailed
+    | CallDoubted
+    | CallCleared
+    | CallConflicted
     | Expired
     | Closed
     | Violated
@@ -154,7 +270,17 @@ _SHAPES: dict[str, type[Event]] = {
     EV_CHANNEL_INVITE_ACK: Acknowledged,
     EV_CHANNEL_INVITE_REJECT: Rejected,
     EV_CHANNEL_OPENED: Opened,
+    EV_CHANNEL_PAUSED: Paused,
     EV_TURN_ASSIGNED: Assigned,
+    EV_TURN_CLAIMED: Claimed,
+    EV_TURN_RELEASED: Released,
+    EV_TURN_FAILED: Failed,
+    EV_CALL_STARTED: CallStarted,
+    EV_CALL_FINISHED: CallFinished,
+    EV_CALL_FAILED: CallFailed,
+    EV_CALL_DOUBTED: CallDoubted,
+    EV_CALL_CLEARED: CallCleared,
+    EV_CALL_CONFLICTED: CallConflicted,
     EV_CHANNEL_EXPIRED: Expired,
     EV_CHANNEL_CLOSED: Closed,
     EV_EXPECTATION_VIOLATED: Violated,

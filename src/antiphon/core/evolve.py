@@ -9,34 +9,49 @@ Time comes from `envelope.created_at`. There is no other clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from antiphon.core.codec import copied
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.events import (
+    EV_CALL_CONFLICTED,
+    EV_CALL_STARTED,
     Acknowledged,
     Assigned,
+    CallCleared,
+    CallDoubted,
+    CallFailed,
+    CallFinished,
+    Claimed,
     Closed,
     ContextSet,
     Created,
     Event,
     Expired,
+    Failed,
     Json,
     Opened,
     Packet,
+    Paused,
     Rejected,
+    Released,
     Text,
     event_of,
 )
-from antiphon.core.instants import NEVER, after
-from antiphon.core.state import State
+from antiphon.core.instants import NEVER, Instant, after
+from antiphon.core.state import State, Turn
+
+MOVES_NOTHING = frozenset({EV_CALL_STARTED, EV_CALL_CONFLICTED})
 
 
 def evolve(state: State, envelope: Envelope) -> State:
     """The state once this envelope is part of the log."""
-    at, event = envelope.created_at, event_of(envelope)
-    if state.ended:
+    at = envelope.created_at
+    if state.ended or envelope.event_type in MOVES_NOTHING:
         return replace(state, sequence=envelope.sequence, updated_at=at)
+    event = event_of(envelope)
     if isinstance(event, Text):
         return _spoken(state, envelope)
     active = state.active_at if envelope.sender_id == HUB else at
@@ -49,10 +64,11 @@ def _moved(state: State, envelope: Envelope, event: Event) -> State:
             return _spoken(merged(state, updates), envelope)
         case ContextSet() as updates:
             return merged(state, updates)
-        case Assigned(speakers=speakers):
-            return replace(state, speakers=tuple(speakers), assigned_at=envelope.created_at)
+        case Assigned() as assigned:
+            return _assigned(state, envelope, assigned)
         case _:
-            return _lived(state, envelope, event)
+            worked = _worked(state, event) if state.owed and envelope.sender_id == HUB else None
+            return _lived(state, envelope, event) if worked is None else worked
 
 
 def _lived(state: State, envelope: Envelope, event: Event) -> State:
@@ -63,10 +79,12 @@ def _lived(state: State, envelope: Envelope, event: Event) -> State:
             return replace(state, awaiting=tuple(name for name in state.awaiting if name != envelope.sender_id))
         case Opened() if state.status == "invited":
             return replace(state, status="active", active_at=envelope.created_at)
+        case Paused(reason=reason):
+            return replace(state, paused=reason)
         case Expired():
-            return replace(state, status="expired", close_reason="expired", speakers=())
+            return replace(state, status="expired", close_reason="expired", speakers=(), owed=(), paused="")
         case Closed(reason=reason):
-            return replace(state, status="closed", close_reason=reason, speakers=())
+            return replace(state, status="closed", close_reason=reason, speakers=(), owed=(), paused="")
         case _:
             return state
 
@@ -106,8 +124,10 @@ def _spoken(state: State, envelope: Envelope) -> State:
             active_at=active,
             interjected=True,
             last_envelope_id=envelope.envelope_id,
+            paused="",
+            unattended=0,
         )
-    return replace(
+    spoken = replace(
         state,
         sequence=envelope.sequence,
         updated_at=at,
@@ -118,6 +138,85 @@ def _spoken(state: State, envelope: Envelope) -> State:
         last_speaker_id=speaker,
         last_envelope_id=envelope.envelope_id,
     )
+    return _answered(spoken, envelope) if state.owed or state.unattended or state.paused else spoken
+
+
+def _answered(state: State, envelope: Envelope) -> State:
+    """What was said may end a turn that was owed. Said by a person or by code, it ends a pause too."""
+    mine = [turn for turn in state.owed if turn.speaker == envelope.sender_id]
+    ended = next((turn for turn in mine if turn.cause == envelope.causation_id), mine[0] if mine else None)
+    unattended = state.unattended + 1 if ended is not None and ended.owner else 0
+    state = replace(state, unattended=unattended, paused="")
+    return state if ended is None else _without(state, ended.turn_id, envelope.created_at)
+
+
+def _assigned(state: State, envelope: Envelope, event: Assigned) -> State:
+    """In an ordered channel a new assignment replaces the one before; in a free one it waits behind it."""
+    at, kinds = envelope.created_at, state.participants
+    new = tuple(
+        Turn(f"{envelope.sequence}/{name}", name, envelope.causation_id, envelope.sequence)
+        for name in dict.fromkeys(event.speakers)
+        if kinds.get(name) == "agent"
+    )
+    if state.ordered or not state.owed:
+        return replace(state, speakers=tuple(event.speakers), assigned_at=at, owed=new, paused="")
+    speakers = tuple(dict.fromkeys((*state.speakers, *event.speakers)))
+    return replace(state, speakers=speakers, owed=(*state.owed, *new), paused="")
+
+
+def _worked(state: State, event: Event) -> State | None:
+    """The state after something that happened to a turn that is owed; None if nothing did."""
+    match event:
+        case Claimed(turn=turn_id, epoch=epoch, owner=owner):
+            return _changed(
+                state, turn_id, lambda turn: replace(turn, epoch=epoch, owner=owner, attempts=turn.attempts + 1)
+            )
+        case Released(turn=turn_id, epoch=epoch):
+            return _changed(
+                state,
+                turn_id,
+                lambda turn: (
+                    replace(turn, owner="", attempts=max(0, turn.attempts - 1))
+                    if turn.owner and turn.epoch == epoch
+                    else turn
+                ),
+            )
+        case CallFinished() | CallFailed() | CallCleared():
+            return _returned(state, event)
+        case CallDoubted(turn=turn_id, index=index):
+            return _changed(
+                state, turn_id, lambda turn: replace(turn, doubts=tuple(dict.fromkeys((*turn.doubts, index))))
+            )
+        case Failed(turn=turn_id):
+            return _without(state, turn_id, state.updated_at)
+        case _:
+            return None
+
+
+def _changed(state: State, turn_id: str, change: Callable[[Turn], Turn]) -> State:
+    owed = tuple(change(turn) if turn.turn_id == turn_id else turn for turn in state.owed)
+    return replace(state, owed=owed)
+
+
+def _returned(state: State, event: CallFinished | CallFailed | CallCleared) -> State:
+    """A call is no longer under way, nor in doubt. A turn that had waited for a person has its whole time again."""
+
+    def settled(turn: Turn) -> Turn:
+        return replace(turn, attempts=0, doubts=tuple(doubt for doubt in turn.doubts if doubt != event.index))
+
+    waited = bool(state.owed[0].doubts)
+    state = _changed(state, event.turn, settled)
+    return replace(state, assigned_at=state.updated_at) if waited and not state.owed[0].doubts else state
+
+
+def _without(state: State, turn_id: str, at: Instant) -> State:
+    """The state when a turn has ended. The next in line is owed from now on."""
+    owed = tuple(turn for turn in state.owed if turn.turn_id != turn_id)
+    gone = {turn.speaker for turn in state.owed if turn.turn_id == turn_id}
+    others = (name for name in state.speakers if name not in gone)
+    speakers = tuple(dict.fromkeys((*others, *(turn.speaker for turn in owed))))
+    next_one = bool(owed) and owed[0] is not state.owed[0]
+    return replace(state, owed=owed, speakers=speakers, assigned_at=at if next_one else state.assigned_at)
 
 
 def merged(state: State, updates: ContextSet) -> State:

@@ -9,6 +9,9 @@ import hashlib
 import re
 from collections.abc import Callable
 
+from antiphon.core.errors import BadName
+from antiphon.core.words import shown
+
 IdSource = Callable[[], str]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}\Z")
@@ -34,3 +37,11 @@ def derived_id(*parts: str) -> str:
 
 def _dashed(digits: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot be a participant's name."""
+    if not isinstance(name, str) or not NAME.match(name):
+        raise BadName(f"{shown(name)} is no name; use 1 to 48 of A-Z a-z 0-9 _ - and begin with a letter or digit")
+    if name.lower() in TAKEN:
+        raise BadName(f"the name {name!r} is taken by the hub itself")

@@ -7,6 +7,7 @@ text compares them as times. Nothing here reads a clock.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 Instant = str
 
@@ -25,6 +26,7 @@ def moment(at: Instant) -> datetime:
     return datetime.fromisoformat(at).astimezone(UTC)
 
 
+@lru_cache(maxsize=1024)
 def after(at: Instant, seconds: float) -> Instant:
     """The instant this many seconds later; beyond the calendar it is the last one there is."""
     try:

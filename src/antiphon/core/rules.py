@@ -30,7 +30,8 @@ class Expectation(msgspec.Struct, frozen=True):
     name: str
     seconds: float
     handler: str = "warn"
-    """audit: operators see it; warn: everybody in the channel sees it; auto_close: the channel ends."""
+    """audit: operators see it; warn: everybody in the channel sees it; auto_close: the channel ends; fail: the turn
+    that an agent owes ends as failed, and the channel goes on."""
 
 
 class Adapter(Protocol):

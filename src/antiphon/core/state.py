@@ -17,6 +17,26 @@ Status = Literal["invited", "active", "closed", "expired", "quarantined"]
 ENDED: frozenset[str] = frozenset({"closed", "expired"})
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """Work that an agent owes a channel: an answer to what has been said so far."""
+
+    turn_id: str
+    """Where its assignment stands, and whose it is: `17/bob`."""
+    speaker: str
+    cause: str | None
+    """The envelope to be answered."""
+    sequence: int
+    """Where the assignment stands: the agent is shown what was said before it."""
+    epoch: int = 0
+    """How often it was claimed. Only the latest claim may write."""
+    owner: str = ""
+    """Who claimed it last."""
+    attempts: int = 0
+    """How often it was claimed since a call of it last returned."""
+    doubts: tuple[int, ...] = ()
+    """The positions of calls that a person must settle before it goes on."""
+
+
 class State(msgspec.Struct, frozen=True):
     """One channel, as its log leaves it."""
 
@@ -41,6 +61,12 @@ class State(msgspec.Struct, frozen=True):
     speakers: tuple[str, ...] = ()
     """Who holds the turn. Several at once must all speak before the rules are read again."""
     assigned_at: Instant = NEVER
+    owed: tuple[Turn, ...] = ()
+    """The turns of agents that have not ended, oldest first."""
+    paused: str = ""
+    """Why nobody has the turn although nothing has ended; "" otherwise."""
+    unattended: int = 0
+    """How many turns agents have taken in a row, without a person or code saying anything."""
     turn_count: int = 0
     last_speaker_id: str | None = None
     last_envelope_id: str | None = None

@@ -14,10 +14,14 @@ from antiphon.core.envelope import HUB, OPERATORS, Envelope
 from antiphon.core.events import (
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_OPENED,
+    EV_CHANNEL_PAUSED,
     EV_TURN_ASSIGNED,
+    EV_TURN_FAILED,
+    JOURNAL,
     Acknowledged,
     Created,
     Expired,
+    Failed,
     Json,
     Opened,
     Packet,
@@ -30,7 +34,7 @@ from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
-from antiphon.core.state import State
+from antiphon.core.state import State, Turn
 from antiphon.core.words import shown
 
 
@@ -39,14 +43,6 @@ class Admitted(msgspec.Struct, frozen=True):
 
     batch: tuple[Envelope, ...]
     fold: Fold
-
-
-class Turn(msgspec.Struct, frozen=True):
-    """Work that an agent owes a channel: answer what has been said up to `cause`."""
-
-    channel_id: str
-    speaker: str
-    cause: str | None
 
 
 def step(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
@@ -81,11 +77,13 @@ def tick(fold: Fold, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted |
 
 
 def pending(state: State) -> tuple[Turn, ...]:
-    """The turns that agents owe this channel. People and code speak when they like to."""
-    if state.status != "active":
+    """The turns to be run now: of each agent its oldest, unless a person must settle something in it first."""
+    if state.status != "active" or not state.owed:
         return ()
-    owing = (name for name in state.speakers if state.participants.get(name) == "agent")
-    return tuple(Turn(state.channel_id, name, state.last_envelope_id) for name in owing)
+    first: dict[str, Turn] = {}
+    for turn in state.owed:
+        first.setdefault(turn.speaker, turn)
+    return tuple(turn for turn in first.values() if not turn.doubts)
 
 
 def stamped(draft: Envelope, state: State, *, at: Instant, new_id: IdSource) -> Envelope:
@@ -112,6 +110,8 @@ def said_by_hub(
 
 
 def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
+    if envelope.event_type in JOURNAL:
+        return None
     cause = envelope.envelope_id
     match event_of(envelope):
         case Text() | Packet() if _others_owe(fold.state):
@@ -122,6 +122,10 @@ def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
             return said_by_hub(EV_CHANNEL_OPENED, {}, cause=cause)
         case Rejected() if not fold.state.ended:
             return _closing(f"invite_rejected:{envelope.sender_id}", cause)
+        case Failed() as failed:
+            return _carried_out(_after_failure(fold.state, failed), fold.state, cause)
+        case Violated(handler="fail") if fold.state.owed:
+            return turn_failed(fold.state.owed[0], *_overdue(fold.state.owed[0]), cause=cause)
         case Violated(expectation=name, handler="auto_close"):
             return _closing(f"expectation_violated:{name}", cause)
         case Expired():
@@ -137,8 +141,10 @@ def _others_owe(state: State) -> bool:
 
 def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | None:
     match decision:
-        case Wait():
+        case Wait(reason=""):
             return None
+        case Wait(reason=reason):
+            return said_by_hub(EV_CHANNEL_PAUSED, {"reason": reason}, cause=cause)
         case Assign(speakers=()):
             return _closing("nobody_is_next", cause)
         case Assign(speakers=speakers) if not state.participants.keys() >= set(speakers):
@@ -155,3 +161,27 @@ def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | Non
 
 def _closing(reason: str, cause: str) -> Envelope:
     return said_by_hub(EV_CHANNEL_CLOSED, {"reason": reason}, cause=cause)
+
+
+def turn_failed(turn: Turn, reason: str, detail: str, *, cause: str | None) -> Envelope:
+    """That this turn ended without an answer, for everybody to see."""
+    data: Json = {"turn": turn.turn_id, "speaker": turn.speaker, "reason": reason, "detail": detail}
+    return said_by_hub(EV_TURN_FAILED, data, cause=cause)
+
+
+def _overdue(turn: Turn) -> tuple[str, str]:
+    if not turn.epoch:
+        return "not_run", f"no hub in which {turn.speaker!r} is registered has run it"
+    return "deadline", "it was not finished in time"
+
+
+def _after_failure(state: State, failed: Failed) -> Decision:
+    """Who goes on when an agent could not: in a free channel whoever else speaks in it, in an ordered one a person."""
+    reason = f"turn_failed:{failed.reason}"
+    if not state.ordered:
+        attended = any(kind != "agent" for kind in state.participants.values())
+        return Wait("" if attended or state.owed else reason)
+    if state.speakers:
+        return Wait()
+    person = next((name for name, kind in state.participants.items() if kind == "human"), None)
+    return Close(reason) if person is None else Assign((person,), reason)

@@ -8,12 +8,13 @@ Rule 3: only what was said is shown. Bookkeeping and custom events are not part 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
+
+import msgspec
 
 from antiphon.core.envelope import Envelope, visible_to
 from antiphon.core.errors import UsageError
-from antiphon.core.events import Packet, Text, event_of
+from antiphon.core.events import SUBSTANTIVE, Packet, Text, event_of
 from antiphon.core.words import shown
 
 
@@ -27,49 +28,72 @@ class Message(NamedTuple):
 class View(Protocol):
     """A projection of a log for one reader."""
 
-    def project(self, log: Sequence[Envelope], reader: str) -> list[Message]: ...
+    named: ClassVar[bool]
+    """Whether the messages of others have their speaker's name before them."""
+
+    def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
+        """What the reader is shown of a log."""
+        ...
+
+    def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """What is shown of everything that was said."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class FullTranscript:
+class FullTranscript(msgspec.Struct, frozen=True):
     """Everything the reader may see, from the beginning."""
 
+    named: ClassVar[bool] = False
+
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
-        return _messages(log, reader, named=False)
+        return _messages(log, reader, named=self.named)
+
+    def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return messages
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTranscript:
+class NamedTranscript(msgspec.Struct, frozen=True):
     """Everything the reader may see, each message of others with its speaker's name before it."""
 
+    named: ClassVar[bool] = True
+
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
-        return _messages(log, reader, named=True)
+        return _messages(log, reader, named=self.named)
+
+    def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return messages
 
 
-@dataclass(frozen=True, slots=True)
-class WindowedSummary:
+class WindowedSummary(msgspec.Struct, frozen=True):
     """The last `recent_n` messages, after a line that says how many came before."""
 
+    named: ClassVar[bool] = False
     recent_n: int
 
     def __post_init__(self) -> None:
         _check_window(self.recent_n)
 
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
-        return _windowed(_messages(log, reader, named=False), self.recent_n)
+        return _windowed(_messages(log, reader, named=self.named), self.recent_n)
+
+    def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return _windowed(messages, self.recent_n)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedWindowedSummary:
+class NamedWindowedSummary(msgspec.Struct, frozen=True):
     """Like `WindowedSummary`, with names before the messages of others."""
 
+    named: ClassVar[bool] = True
     recent_n: int
 
     def __post_init__(self) -> None:
         _check_window(self.recent_n)
 
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
-        return _windowed(_messages(log, reader, named=True), self.recent_n)
+        return _windowed(_messages(log, reader, named=self.named), self.recent_n)
+
+    def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return _windowed(messages, self.recent_n)
 
 
 def default_view(participants: int) -> WindowedSummary:
@@ -78,11 +102,15 @@ def default_view(participants: int) -> WindowedSummary:
 
 
 def _messages(log: Iterable[Envelope], reader: str, *, named: bool) -> list[Message]:
-    seen = ((envelope, _said(envelope)) for envelope in log if visible_to(envelope, reader))
-    return [_message(envelope, text, reader, named=named) for envelope, text in seen if text is not None]
+    told = (message_of(envelope, reader, named=named) for envelope in log)
+    return [message for message in told if message is not None]
 
 
-def _message(envelope: Envelope, text: str, reader: str, *, named: bool) -> Message:
+def message_of(envelope: Envelope, reader: str, *, named: bool) -> Message | None:
+    """What a reader is told of an envelope; None if nothing was said in it, or not to this reader."""
+    text = _said(envelope) if envelope.event_type in SUBSTANTIVE and visible_to(envelope, reader) else None
+    if text is None:
+        return None
     if envelope.sender_id == reader:
         return Message("assistant", text)
     return Message("user", f"{envelope.sender_id}: {text}" if named else text)
@@ -101,9 +129,9 @@ def _check_window(recent_n: object) -> None:
         raise UsageError(f"recent_n is {shown(recent_n)}; give a number of messages, 0 or more")
 
 
-def _windowed(messages: list[Message], recent_n: int) -> list[Message]:
+def _windowed(messages: Sequence[Message], recent_n: int) -> list[Message]:
     earlier = len(messages) - recent_n
     if earlier <= 0:
-        return messages
+        return list(messages)
     noun = "message" if earlier == 1 else "messages"
     return [Message("user", f"[{earlier} earlier {noun} not shown]"), *messages[earlier:]]

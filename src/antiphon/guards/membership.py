@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import SUBSTANTIVE
@@ -12,8 +13,7 @@ from antiphon.core.state import State
 from antiphon.core.words import shown
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(msgspec.Struct, frozen=True):
     """Only participants speak, only in an open channel, and only to participants."""
 
     name: ClassVar[str] = "membership"
@@ -29,8 +29,7 @@ class Membership:
         return Deny("unknown_audience", f"{shown(strangers[0])} is not in this channel") if strangers else ALLOW
 
 
-@dataclass(frozen=True, slots=True)
-class TurnOrder:
+class TurnOrder(msgspec.Struct, frozen=True):
     """Only those who hold the turn speak; people, and those named as interjectors, may put in a word."""
 
     name: ClassVar[str] = "turn_order"

@@ -8,7 +8,6 @@ Rule 3: nobody hurries a person: what only people owe has no deadline.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -29,11 +28,11 @@ from antiphon.core.rules import Expectation
 from antiphon.core.state import State
 from antiphon.core.step import said_by_hub
 
-HANDLERS = ("audit", "warn", "auto_close")
+TELLING = frozenset({EV_EXPECTATION_VIOLATED, EV_EXPECTATION_MISSED})
+HANDLERS = ("audit", "warn", "auto_close", "fail")
 
 
-@dataclass(frozen=True, slots=True)
-class LifeSpan:
+class LifeSpan(msgspec.Struct, frozen=True):
     """Ends the channel when its time to live is over, counted from its creation."""
 
     name: ClassVar[str] = "ttl"
@@ -51,8 +50,7 @@ class Awaited(msgspec.Struct, frozen=True):
     asked_at: Instant = NEVER
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
+class Within(msgspec.Struct, frozen=True):
     """Watches one expectation."""
 
     memory: ClassVar[type] = Awaited
@@ -65,6 +63,8 @@ class Within:
     def evolve(self, memory: Awaited, envelope: Envelope) -> Awaited:
         if envelope.event_type in SUBSTANTIVE:
             return _asked(memory, envelope)
+        if envelope.event_type not in TELLING:
+            return memory
         match event_of(envelope):
             case Violated(expectation=name, mark=mark, handler=handler, seconds=seconds):
                 mine = Expectation(name, seconds, handler) == self.expectation
@@ -73,8 +73,10 @@ class Within:
                 return memory
 
     def due(self, memory: Awaited, state: State) -> Deadline | None:
+        if state.owed and state.owed[0].doubts:
+            return None
         since, mark = CLOCKS[self.expectation.name](memory, state)
-        if not since or mark == memory.told:
+        if not since or mark == memory.told or (self.expectation.handler == "fail" and not state.owed):
             return None
         return Deadline(after(since, self.expectation.seconds), self._violation(state, mark))
 
@@ -113,11 +115,16 @@ def _reply(memory: Awaited, state: State) -> tuple[Instant, str]:
     others = [kind for name, kind in state.participants.items() if name != memory.asker]
     if state.status != "active" or all(kind == "human" for kind in others):
         return IDLE
-    return memory.asked_at, memory.asked
+    return _rebased(memory.asked_at, state), memory.asked
 
 
 def _silence(memory: Awaited, state: State) -> tuple[Instant, str]:
-    return (state.active_at, state.active_at) if state.status == "active" else IDLE
+    return (_rebased(state.active_at, state), state.active_at) if state.status == "active" else IDLE
+
+
+def _rebased(since: Instant, state: State) -> Instant:
+    """Time that a turn spent waiting for a person does not count: it is owed from when that was over."""
+    return max(since, state.assigned_at) if state.owed else since
 
 
 def _turn(memory: Awaited, state: State) -> tuple[Instant, str]:

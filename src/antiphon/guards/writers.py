@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+import msgspec
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import ContextSet, Packet, event_of
@@ -12,12 +13,11 @@ from antiphon.core.guard import ALLOW, Deny, Verdict
 from antiphon.core.state import State
 
 
-@dataclass(frozen=True, slots=True)
-class Writers:
+class Writers(msgspec.Struct, frozen=True):
     """A context key that names its writers is written by nobody else. Other keys are free."""
 
     name: ClassVar[str] = "writers"
-    allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    allowed: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)
 
     def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
         match event_of(draft):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, LogCorrupt, StoreError
-from antiphon.core.events import EV_CHANNEL_QUARANTINED, EV_CLOCK_JUMPED, EV_DRAFT_REFUSED, Json
+from antiphon.core.events import EV_CHANNEL_QUARANTINED, EV_CLOCK_JUMPED, EV_DRAFT_REFUSED, EV_TURN_FENCED, Json
 from antiphon.core.instants import NEVER, Instant, seconds_between
 from antiphon.core.words import shown, storable
 from antiphon.hub.clock import Clock
@@ -54,6 +54,10 @@ class Audit:
         """Record that a channel can no longer be trusted."""
         data: Json = {"channel_id": error.channel_id, "sequence": error.sequence, "error": error.why}
         await self._channel.say(EV_CHANNEL_QUARANTINED, _plain(data))
+
+    async def fenced(self, channel_id: str, turn_id: str, why: str) -> None:
+        """Record that somebody went on with a turn that was no longer theirs, and was stopped."""
+        await self._channel.say(EV_TURN_FENCED, _plain({"channel_id": channel_id, "turn": turn_id, "why": why}))
 
     async def clock_jumped(self, seconds: float) -> None:
         """Record that the clock was set."""

@@ -92,8 +92,13 @@ class Channels:
         if loading is None:
             loading = asyncio.ensure_future(self._load(channel_id))
             self._loading[channel_id] = loading
-            loading.add_done_callback(lambda _: self._loading.pop(channel_id, None))
+            loading.add_done_callback(lambda done: self._loaded(channel_id, done))
         return await asyncio.shield(loading)
+
+    def _loaded(self, channel_id: str, done: asyncio.Future[LiveChannel]) -> None:
+        del self._loading[channel_id]
+        if not done.cancelled():
+            done.exception()  # whoever still waits is told; if nobody does, it is nobody's
 
     async def _load(self, channel_id: str) -> LiveChannel:
         store = self._around.store

@@ -7,7 +7,7 @@ import msgspec
 from antiphon.core.codec import Malformed, as_type
 from antiphon.core.errors import BadName, UnknownParticipant, UsageError
 from antiphon.core.events import EV_PARTICIPANT_REGISTERED, data_of
-from antiphon.core.ids import NAME, TAKEN
+from antiphon.core.ids import check_name
 from antiphon.core.words import shown
 from antiphon.hub.own import OwnChannel
 
@@ -36,6 +36,10 @@ class Directory:
         async for envelope in self._channel.told():
             if envelope.event_type == EV_PARTICIPANT_REGISTERED:
                 self._note(envelope.event_data)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a participant of this name."""
+        return name.lower() in self._known
 
     def find(self, name: str) -> Listing:
         """The participant of this name; `UnknownParticipant` if there is none."""
@@ -75,11 +79,3 @@ def _advice(name: object, near: Listing | None) -> str:
     except BadName as error:
         return str(error)
     return ""
-
-
-def check_name(name: object) -> None:
-    """Refuse what cannot be a participant's name."""
-    if not isinstance(name, str) or not NAME.match(name):
-        raise BadName(f"{shown(name)} is no name; use 1 to 48 of A-Z a-z 0-9 _ - and begin with a letter or digit")
-    if name.lower() in TAKEN:
-        raise BadName(f"the name {name!r} is taken by the hub itself")

@@ -7,8 +7,33 @@ no queue that could overflow and nobody who could slow a sender down.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+import msgspec
+
+MOST_SIGNALS = 1000
+"""How many signals wait for a slow listener before the oldest are dropped."""
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """A piece of text on its way to a screen. Published, never recorded."""
+
+    channel_id: str
+    speaker: str
+    turn_id: str
+    index: int
+    """The position of the model call in its turn."""
+    text: str
+
+
+class Overhearing:
+    """Whoever listens to the signals of a channel."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.signals: deque[Signal] = deque(maxlen=MOST_SIGNALS)
 
 
 class Ears:
@@ -28,19 +53,20 @@ class Feed:
     """Wakes readers of channels and of participants' inboxes."""
 
     def __init__(self) -> None:
-        self._watchers: dict[str, set[asyncio.Event]] = {}
-        self._ears: dict[str, set[Ears]] = {}
+        self._watchers: dict[str, dict[asyncio.Event, None]] = {}  # in order, so that they are woken in order
+        self._ears: dict[str, dict[Ears, None]] = {}
+        self._overhearing: dict[str, dict[Overhearing, None]] = {}
 
     @contextmanager
     def watching(self, channel_id: str) -> Iterator[asyncio.Event]:
         """An event that is set whenever the channel grows."""
         event = asyncio.Event()
-        watchers = self._watchers.setdefault(channel_id, set())
-        watchers.add(event)
+        watchers = self._watchers.setdefault(channel_id, {})
+        watchers[event] = None
         try:
             yield event
         finally:
-            watchers.discard(event)
+            watchers.pop(event, None)
             if not watchers and self._watchers.get(channel_id) is watchers:
                 del self._watchers[channel_id]
 
@@ -48,14 +74,37 @@ class Feed:
     def listening(self, participant: str) -> Iterator[Ears]:
         """Ears that are told of every channel of a participant that grows."""
         ears = Ears()
-        listeners = self._ears.setdefault(participant, set())
-        listeners.add(ears)
+        listeners = self._ears.setdefault(participant, {})
+        listeners[ears] = None
         try:
             yield ears
         finally:
-            listeners.discard(ears)
+            listeners.pop(ears, None)
             if not listeners and self._ears.get(participant) is listeners:
                 del self._ears[participant]
+
+    @contextmanager
+    def overhearing(self, channel_id: str) -> Iterator[Overhearing]:
+        """The signals of a channel, from now on."""
+        hearing = Overhearing()
+        listeners = self._overhearing.setdefault(channel_id, {})
+        listeners[hearing] = None
+        try:
+            yield hearing
+        finally:
+            listeners.pop(hearing, None)
+            if not listeners and self._overhearing.get(channel_id) is listeners:
+                del self._overhearing[channel_id]
+
+    def overheard(self, channel_id: str) -> bool:
+        """Whether anybody listens to the signals of this channel."""
+        return channel_id in self._overhearing
+
+    def signal(self, signal: Signal) -> None:
+        """Let whoever listens have this."""
+        for hearing in self._overhearing.get(signal.channel_id, ()):
+            hearing.signals.append(signal)
+            hearing.wake.set()
 
     def heard(self, channel_id: str, participants: Iterable[str]) -> bool:
         """Whether anybody is listening to this channel now."""
@@ -80,3 +129,6 @@ class Feed:
         for listeners in self._ears.values():
             for ears in listeners:
                 ears.wake.set()
+        for overhearing in self._overhearing.values():
+            for hearing in overhearing:
+                hearing.wake.set()

@@ -21,11 +21,12 @@ from antiphon.core.codec import same
 from antiphon.core.draft import check_data
 from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError
+from antiphon.core.events import JOURNAL
 from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.laws import Fold, Laws
-from antiphon.core.state import State
+from antiphon.core.state import State, Turn
 from antiphon.core.step import Admitted, tick
 from antiphon.core.words import told
 from antiphon.hub.clock import Clock
@@ -53,6 +54,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Told when a channel must be looked at earlier than it had been known."""
     damaged: Callable[[LogCorrupt], Awaitable[None]]
     """Told that a log cannot be trusted any more."""
+    owing: Callable[[str], None]
+    """Told that the turns a channel is owed have changed."""
 
 
 class LiveChannel:
@@ -128,8 +131,15 @@ class LiveChannel:
         """Let a task admit what has come meanwhile, and end a doubt that nobody else would."""
         if self._waiting or self._in_doubt:
             self._task = asyncio.create_task(self._drain(), name=f"admission {self.state.channel_id}")
+            self._task.add_done_callback(self._if_never_begun)
         else:
             self.busy = False
+
+    def _if_never_begun(self, task: asyncio.Task[None]) -> None:
+        """Whoever cancels a task before it has begun ends it before it could tidy up."""
+        if self._task is task:
+            self._task = None
+            self._go_on()
 
     async def _drain(self) -> None:
         try:
@@ -202,9 +212,15 @@ class LiveChannel:
             self._due = due
             self._around.armed(due)
         if self.damage is None:  # a reader may have met some while this was under way
-            self.fold, self._deadline = fold, deadline
+            before, self.fold, self._deadline = self.fold, fold, deadline
             self._publish(batch)
+            self._tell_owing(before)
         return True
+
+    def _tell_owing(self, before: Fold) -> None:
+        owed, known = self.state.owed, before.state.owed
+        if owed is not known and _to_do(owed) != _to_do(known):
+            self._around.owing(self.state.channel_id)
 
     async def _append(self, batch: list[Envelope], due: Instant) -> bool:
         store, state = self._around.store, self.state
@@ -213,7 +229,11 @@ class LiveChannel:
             try:
                 done = await store.append(state.channel_id, batch, expected=state.sequence, due=due or None)
                 return not done.duplicate or await self._is_ours(batch)
-            except (Conflict, IdReused):
+            except Conflict:
+                return False
+            except IdReused:
+                if await store.head(state.channel_id) == state.sequence:  # nobody was faster: it would go on for ever
+                    raise
                 return False
             except OutcomeUnknown as error:
                 doubt = error
@@ -277,7 +297,8 @@ class LiveChannel:
             await check_whole(store, fold)
             return
         self._recent.clear()
-        self.fold, self._deadline = fold, _deadline(self.laws, fold)
+        before, self.fold, self._deadline = self.fold, fold, _deadline(self.laws, fold)
+        self._tell_owing(before)
         self._around.feed.publish(fold.state.channel_id, fold.state.participants)
         if self._deadline:
             self._around.armed(self._deadline)
@@ -345,8 +366,13 @@ def _planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | D
         return Deny("rules_failed", told(error))
     if not isinstance(outcome, Admitted) or len(outcome.batch) == 1:
         return outcome
-    wrong = next(filter(None, map(check_data, outcome.batch[1:])), None)
+    following = (check_data(each) for each in outcome.batch[1:] if each.event_type not in JOURNAL)
+    wrong = next(filter(None, following), None)
     return Deny("rules_failed", f"what follows cannot be recorded: {wrong.detail}") if wrong else outcome
+
+
+def _to_do(owed: Sequence[Turn]) -> list[tuple[str, bool]]:
+    return [(turn.turn_id, bool(turn.doubts)) for turn in owed]
 
 
 def _deadline(laws: Laws, fold: Fold) -> Instant:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from antiphon.core.decision import WAIT, Assign, Close, Decision
+from antiphon.core.decision import WAIT, Assign, Close, Decision, Wait
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import EV_CHANNEL_OPENED, Json
 from antiphon.core.rules import Expectation, Seats
 from antiphon.core.state import State
 
 ACKS = Expectation("acks_within", 30, "auto_close")
+RUNS = Expectation("turn_within", 600, "fail")
+"""What is expected of agents where nothing else is: no turn is owed for ever."""
+MOST_UNATTENDED = 20
 
 
 class Conversation:
@@ -20,7 +23,7 @@ class Conversation:
     seats: ClassVar[Seats] = Seats(2, 2)
     ordered: ClassVar[bool] = False
     knobs: ClassVar[frozenset[str]] = frozenset()
-    expectations: ClassVar[tuple[Expectation, ...]] = (ACKS,)
+    expectations: ClassVar[tuple[Expectation, ...]] = (ACKS, RUNS)
 
     def __init__(self, knobs: Json) -> None:
         pass
@@ -30,6 +33,8 @@ class Conversation:
             return WAIT
         speaker = envelope.sender_id
         owing = [name for name, kind in state.participants.items() if kind == "agent" and name != speaker]
+        if owing and state.unattended >= MOST_UNATTENDED:
+            return Wait(f"unattended:{state.unattended}")
         return Assign(tuple(owing)) if owing else WAIT
 
 

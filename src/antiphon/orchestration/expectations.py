@@ -10,7 +10,7 @@ from antiphon.core.errors import RulesInvalid
 from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import plainly, shown
 from antiphon.guards.silence import CLOCKS, HANDLERS
-from antiphon.orchestration.adapters import ACKS
+from antiphon.orchestration.adapters import ACKS, RUNS
 
 FIELDS = Expectation.__struct_fields__
 
@@ -19,8 +19,11 @@ def expectations_for(kind: type[Adapter], entries: Iterable[object]) -> list[Exp
     """What a channel expects: its own words, and the adapter's for every name it does not mention."""
     given = [_expectation(entry) for entry in entries]
     named = {expectation.name for expectation in given}
-    if not any(expectation.name == ACKS.name for expectation in (*given, *kind.expectations)):
+    everything = {expectation.name for expectation in (*given, *kind.expectations)}
+    if ACKS.name not in everything:
         given.append(ACKS)
+    if everything.isdisjoint({RUNS.name, "reply_within"}):
+        given.append(RUNS)
     defaults = [known(expectation) for expectation in kind.expectations if expectation.name not in named]
     return [expectation for expectation in (*defaults, *given) if expectation.seconds > 0]
 

@@ -25,6 +25,8 @@ def check_shape(adapter: type[Adapter]) -> None:
         raise RulesInvalid(f"{shown(adapter)} is no class; give the class itself, not an instance of it")
     for attribute, kind in ATTRIBUTES.items():
         _check_attribute(adapter, attribute, kind)
+    if hasattr(adapter, "packets"):
+        _check_attribute(adapter, "packets", bool)
     _check_seats(adapter)
     _check_expectations(adapter)
     if not _takes(adapter, 1):

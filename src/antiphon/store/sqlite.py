@@ -107,9 +107,9 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     @property
     def caps(self) -> StoreCaps:
-        """What it survives depends on how it is synced; one hub owns it."""
+        """What it survives depends on how it is synced; one hub owns it, unless it was opened otherwise."""
         survives = self._database.survives
-        return StoreCaps(survives=survives, max_envelope_bytes=MAX_RECORD, many_hubs=False)
+        return StoreCaps(survives=survives, max_envelope_bytes=MAX_RECORD, many_hubs=self._ownership is None)
 
     async def append(
         self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None

@@ -1,0 +1,73 @@
+"""The journal of a turn: what its calls were, and what they came to, read back from the log.
+
+Rule 1: a call is known by its position in the turn. What it asks for is compared by digest.
+Rule 2: a call that has started and has no outcome was in flight when whoever made it died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from antiphon.core.codec import digest_of
+from antiphon.core.envelope import HUB, Envelope
+from antiphon.core.events import (
+    CallCleared,
+    CallConflicted,
+    CallFailed,
+    CallFinished,
+    CallStarted,
+    event_of,
+)
+from antiphon.core.state import Turn
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One call as far as it is known."""
+
+    started: CallStarted | None = None
+    outcome: CallFinished | CallFailed | None = None
+    conflicted: bool = False
+    """Whether it is recorded already that something else was asked for here."""
+
+    @property
+    def in_flight(self) -> bool:
+        return self.started is not None and self.outcome is None
+
+
+NO_ENTRY = Entry()
+Journal = dict[int, Entry]
+
+
+def journal_of(log: Iterable[Envelope], turn_id: str) -> Journal:
+    """The calls of a turn by position."""
+    journal: Journal = {}
+    for envelope in log:
+        event = event_of(envelope) if envelope.sender_id == HUB else None
+        match event:
+            case CallStarted() | CallFinished() | CallFailed() | CallCleared() | CallConflicted():
+                if event.turn == turn_id:
+                    journal[event.index] = _with(journal.get(event.index, NO_ENTRY), event)
+            case _:
+                continue
+    return journal
+
+
+def _with(entry: Entry, event: CallStarted | CallFinished | CallFailed | CallCleared | CallConflicted) -> Entry:
+    match event:
+        case CallStarted():
+            return Entry(event)
+        case CallFinished() | CallFailed():
+            return msgspec.structs.replace(entry, outcome=event)
+        case CallCleared():
+            return NO_ENTRY
+        case CallConflicted():
+            return msgspec.structs.replace(entry, conflicted=True)
+
+
+def idempotency_key(channel_id: str, turn: Turn, index: int, *, tool: str) -> str:
+    """The same for every attempt at one call, and for no other call: its position, not its words."""
+    return digest_of(
+        {"v": 1, "channel": channel_id, "turn": turn.turn_id, "cause": turn.cause, "index": index, "tool": tool}
+    )

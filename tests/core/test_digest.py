@@ -1,0 +1,146 @@
+"""The digest of a log: the same for the same story, however often it was tried and whatever it was numbered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from antiphon import Envelope
+from antiphon.core.events import (
+    EV_CALL_FAILED,
+    EV_CALL_FINISHED,
+    EV_CALL_STARTED,
+    EV_TURN_CLAIMED,
+    EV_TURN_FAILED,
+    EV_TURN_RELEASED,
+    CallFailed,
+    CallFinished,
+    CallStarted,
+    Claimed,
+    Failed,
+    Released,
+)
+from antiphon.core.turns import noted
+from antiphon.testing.digest import canonical_digest
+from tests.core.cases import acked, assigned, at, created, opened, said
+
+
+def told(*facts: Envelope, numbers: int = 0, prefix: str = "e", start: float = 0) -> list[Envelope]:
+    """The facts as a log, stamped from here on. A cause is given as the text that was said in it."""
+    log: list[Envelope] = []
+    for place, each in enumerate(facts):
+        sequence = numbers + place + 1
+        cause = next((old.envelope_id for old in log if old.event_data.get("text") == each.causation_id), None)
+        named = f"{prefix}{sequence}"
+        log.append(
+            replace(each, envelope_id=named, sequence=sequence, created_at=at(start + place), causation_id=cause)
+        )
+    return log
+
+
+def because(text: str, then: Envelope) -> Envelope:
+    return replace(then, causation_id=text)
+
+
+def turn(name: str, **changes: object) -> dict[str, Envelope]:
+    """All that may be said of a turn of two calls, by what it is."""
+    args = changes.get("args", {"at": 7})
+    assert isinstance(args, dict)
+    key = str(changes.get("key", "k"))
+    outcome = {"text": changes.get("result", "a cat")}
+    return {
+        "claimed": noted(EV_TURN_CLAIMED, Claimed(name, 1, "one")),
+        "claimed again": noted(EV_TURN_CLAIMED, Claimed(name, 2, "two")),
+        "released": noted(EV_TURN_RELEASED, Released(name, 1)),
+        "look": noted(EV_CALL_STARTED, CallStarted(name, 1, "look", str(changes.get("digest", "d1")), args, key)),
+        "ask": noted(EV_CALL_STARTED, CallStarted(name, 2, "ask", "d2", {}, key)),
+        "looked": noted(EV_CALL_FINISHED, CallFinished(name, 1, outcome)),
+        "asked": noted(EV_CALL_FAILED, CallFailed(name, 2, str(changes.get("error", "Nobody is there.")))),
+        "failed": noted(EV_TURN_FAILED, Failed(name, "ada", "model_error")),
+    }
+
+
+BEGUN = (created("alice", "ada:agent", ordered=False), acked("ada"), opened(), said("alice", "hi"), assigned("ada"))
+PLAIN = ("claimed", "look", "looked", "ask", "asked")
+
+
+def story(*steps: str, name: str = "5/ada", last: str = "hello", **changes: object) -> tuple[Envelope, ...]:
+    parts = turn(name, **changes)
+    return (*BEGUN, *(parts[step] for step in steps), because("hi", said("ada", last)))
+
+
+WHOLE = canonical_digest(told(*story(*PLAIN)))
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        told(*story(*PLAIN)),
+        told(*story(*PLAIN), prefix="x"),
+        told(*story(*PLAIN), start=1000),
+        told(*story(*PLAIN, name="7/ada"), numbers=2),
+        told(*story(*PLAIN, key="another")),
+        told(*story("look", "looked", "ask", "asked")),
+        told(*story("claimed", "released", "claimed again", "look", "looked", "ask", "asked")),
+        told(*story("claimed", "look", "claimed again", "look", "looked", "ask", "asked")),
+        told(*story("claimed", "look", "looked", "ask", "released", "claimed again", "ask", "asked")),
+        told(*story("claimed", "ask", "look", "asked", "looked")),
+        told(*story("claimed", "look", "ask", "looked", "asked", "released")),
+    ],
+)
+def test_the_same_story(log: list[Envelope]) -> None:
+    assert canonical_digest(log) == WHOLE
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (),
+        BEGUN,
+        story(),
+        story("claimed", "look", "looked"),
+        story("claimed", "look", "looked", "ask"),
+        story(*PLAIN, last="Hello"),
+        story(*PLAIN, result="a dog"),
+        story(*PLAIN, error="Nobody is here."),
+        story(*PLAIN, args={"at": 8}),
+        story(*PLAIN, digest="d0"),
+        story(*PLAIN, "failed"),
+        story(*PLAIN)[:-1],
+        (*story(*PLAIN)[:-1], said("ada", "hello")),
+        (*story(*PLAIN)[:-1], because("hi", said("alice", "hello"))),
+        (*story(*PLAIN)[:-1], because("hi", said("ada", "hello", ["alice"]))),
+        (*story(*PLAIN), said("alice", "bye")),
+    ],
+)
+def test_another_story(facts: tuple[Envelope, ...]) -> None:
+    assert canonical_digest(told(*facts)) != WHOLE
+
+
+def test_the_order_of_what_was_said_is_part_of_the_story() -> None:
+    one, other = said("alice", "one"), said("alice", "other")
+    assert canonical_digest(told(*BEGUN, one, other)) != canonical_digest(told(*BEGUN, other, one))
+
+
+def test_to_which_call_a_result_belongs_is_part_of_the_story() -> None:
+    swapped = story("claimed", "look", "ask")[:-1]
+    one = (noted(EV_CALL_FINISHED, CallFinished("5/ada", index, {"text": str(index)})) for index in (1, 2))
+    other = (noted(EV_CALL_FINISHED, CallFinished("5/ada", 3 - index, {"text": str(index)})) for index in (1, 2))
+    assert canonical_digest(told(*swapped, *one)) != canonical_digest(told(*swapped, *other))
+
+
+def test_to_which_turn_a_call_belongs_is_part_of_the_story() -> None:
+    first, second = turn("5/ada"), turn("7/ada")
+    together = (first["look"], first["looked"], first["ask"], first["asked"])
+    apart = (first["look"], first["looked"], second["ask"], second["asked"])
+    assert canonical_digest(told(*BEGUN, *together)) != canonical_digest(told(*BEGUN, *apart))
+
+
+def test_a_turn_that_failed_is_told_without_its_number() -> None:
+    def failing(name: str) -> list[Envelope]:
+        parts = turn(name)
+        return told(*BEGUN, parts["claimed"], parts["look"], parts["failed"])
+
+    assert canonical_digest(failing("5/ada")) == canonical_digest(failing("9/ada"))
+    assert canonical_digest(failing("5/ada")) != canonical_digest(failing("5/ada")[:-1])

@@ -1,0 +1,137 @@
+"""The journal of a turn, read back from a log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from antiphon import Envelope
+from antiphon.core.events import (
+    EV_CALL_CLEARED,
+    EV_CALL_CONFLICTED,
+    EV_CALL_DOUBTED,
+    EV_CALL_FAILED,
+    EV_CALL_FINISHED,
+    EV_CALL_STARTED,
+    CallCleared,
+    CallConflicted,
+    CallDoubted,
+    CallFailed,
+    CallFinished,
+    CallStarted,
+)
+from antiphon.core.journal import NO_ENTRY, Entry, Journal, idempotency_key, journal_of
+from antiphon.core.state import Turn
+from antiphon.core.turns import noted
+from tests.core.cases import assigned, fact, log_of, said
+
+MINE, OTHER = "6/ada", "6/bob"
+LOOK = CallStarted(MINE, 1, "look", "d1", {"at": 7}, "key")
+AGAIN = CallStarted(MINE, 1, "look", "d2", {"at": 8}, "key")
+SEEN = CallFinished(MINE, 1, {"text": "a cat"})
+BLIND = CallFailed(MINE, 1, "It is dark.")
+
+started, finished, failed = noted(EV_CALL_STARTED, LOOK), noted(EV_CALL_FINISHED, SEEN), noted(EV_CALL_FAILED, BLIND)
+doubted = noted(EV_CALL_DOUBTED, CallDoubted(MINE, 1, "look"))
+cleared = noted(EV_CALL_CLEARED, CallCleared(MINE, 1, "hugo"))
+conflicted = noted(EV_CALL_CONFLICTED, CallConflicted(MINE, 1, "look", "d1", "d2"))
+again = noted(EV_CALL_STARTED, AGAIN)
+
+
+@pytest.mark.parametrize(
+    ("facts", "entry"),
+    [
+        ((started,), Entry(LOOK)),
+        ((started, finished), Entry(LOOK, SEEN)),
+        ((started, failed), Entry(LOOK, BLIND)),
+        ((finished,), Entry(None, SEEN)),
+        ((started, failed, finished), Entry(LOOK, SEEN)),
+        ((started, doubted), Entry(LOOK)),
+        ((started, doubted, finished), Entry(LOOK, SEEN)),
+        ((started, doubted, cleared), NO_ENTRY),
+        ((started, doubted, cleared, again), Entry(AGAIN)),
+        ((started, finished, cleared), NO_ENTRY),
+        ((started, started), Entry(LOOK)),
+        ((started, finished, again), Entry(AGAIN)),
+        ((started, finished, conflicted), Entry(LOOK, SEEN, True)),
+        ((started, conflicted, finished), Entry(LOOK, SEEN, True)),
+        ((started, conflicted, again), Entry(AGAIN)),
+    ],
+)
+def test_what_is_known_of_a_call(facts: tuple[Envelope, ...], entry: Entry) -> None:
+    assert journal_of(log_of(*facts), MINE) == {1: entry}
+
+
+@pytest.mark.parametrize(
+    ("entry", "in_flight"),
+    [
+        (NO_ENTRY, False),
+        (Entry(LOOK), True),
+        (Entry(LOOK, conflicted=True), True),
+        (Entry(LOOK, SEEN), False),
+        (Entry(LOOK, BLIND), False),
+        (Entry(None, SEEN), False),
+    ],
+)
+def test_a_call_without_an_outcome_was_in_flight(entry: Entry, in_flight: bool) -> None:
+    assert entry.in_flight == in_flight
+
+
+def test_calls_are_known_by_their_position() -> None:
+    model = CallStarted(MINE, 0, "model", "d0")
+    reply = CallFinished(MINE, 0, {"text": ""})
+    log = log_of(
+        noted(EV_CALL_STARTED, LOOK),
+        noted(EV_CALL_STARTED, model),
+        noted(EV_CALL_FINISHED, reply),
+        noted(EV_CALL_FAILED, BLIND),
+    )
+    expected: Journal = {0: Entry(model, reply), 1: Entry(LOOK, BLIND)}
+    assert journal_of(log, MINE) == expected
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        noted(EV_CALL_STARTED, CallStarted(OTHER, 1, "look", "d")),
+        noted(EV_CALL_FINISHED, CallFinished(OTHER, 1, {})),
+        noted(EV_CALL_CLEARED, CallCleared(OTHER, 1)),
+        replace(finished, sender_id="ada"),
+        replace(failed, sender_id="mallory"),
+        replace(cleared, sender_id="hugo"),
+        replace(again, sender_id=""),
+        fact("hub", EV_CALL_FINISHED, {"turn": MINE, "index": "1", "result": {}}),
+        fact("hub", EV_CALL_FINISHED, {"turn": MINE, "index": 1, "result": "a cat"}),
+        fact("hub", "myapp.call.finished", {"turn": MINE, "index": 1, "result": {}}),
+        assigned("ada"),
+        said("ada"),
+    ],
+)
+def test_nothing_else_is_part_of_a_journal(stranger: Envelope) -> None:
+    assert journal_of(log_of(stranger, started, stranger), MINE) == {1: Entry(LOOK)}
+    assert journal_of(log_of(stranger), MINE) == {}
+
+
+# Keys
+
+TURN = Turn(MINE, "ada", "e5", 6)
+
+
+def test_one_call_has_one_key() -> None:
+    key = idempotency_key("here", TURN, 1, tool="pay")
+    assert key == idempotency_key("here", TURN, 1, tool="pay")
+    later = Turn(MINE, "ada", "e5", 6, epoch=3, owner="two", attempts=2, doubts=(1,))
+    assert key == idempotency_key("here", later, 1, tool="pay")
+
+
+def test_no_two_calls_have_the_same_key() -> None:
+    keys = [
+        idempotency_key(channel, Turn(turn, "ada", cause, 6), index, tool=tool)
+        for channel in ("here", "there", "")
+        for turn in (MINE, OTHER, "7/ada")
+        for cause in ("e5", "e4", "", None)
+        for index in (0, 1, 10)
+        for tool in ("pay", "look", "")
+    ]
+    assert len(set(keys)) == len(keys)
