@@ -1,0 +1,108 @@
+"""A channel as a tool holds it while its agent's turn is under way.
+
+What a tool writes to the context is part of the turn: it is recorded with the answer, and gone if there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Protocol
+
+from antiphon.core.codec import Malformed, as_type, check_json, copied
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import Denied, UsageError
+from antiphon.core.events import EV_CONTEXT_SET, ContextSet, Json
+from antiphon.core.guard import Deny
+from antiphon.core.state import State, detached
+
+Judge = Callable[[Envelope], Deny | None]
+"""Says whether the speaker may record this."""
+
+NOTHING = ContextSet()
+
+
+class Done:
+    """Something that has happened already, and may be awaited all the same."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+class TurnChannel:
+    """The channel, in the hands of a tool. Each call of a tool gets its own."""
+
+    __injected__ = "channel"
+
+    def __init__(self, state: State, speaker: str, judge: Judge, *, before: ContextSet = NOTHING) -> None:
+        self._state, self.speaker = state, speaker
+        self._judge, self._before = judge, before
+        self.written = NOTHING
+        """What this call has written to the context."""
+
+    @property
+    def channel_id(self) -> str:
+        return self._state.channel_id
+
+    @property
+    def state(self) -> State:
+        """The channel as it was when the turn began. A copy: changing it changes nothing."""
+        return detached(self._state)
+
+    @property
+    def context_vars(self) -> Json:
+        """The context variables, with what this turn has written to them so far."""
+        updates = joined(self._before, self.written)
+        kept = {key: value for key, value in self._state.context_vars.items() if key not in updates.delete}
+        return copied({**kept, **updates.set})
+
+    def set_context(self, **values: object) -> Done:
+        """Set context variables; `Denied` if the speaker may not."""
+        return self._write({"set": values, "delete": []})
+
+    def delete_context(self, *keys: str) -> Done:
+        """Remove context variables; `Denied` if the speaker may not."""
+        return self._write({"set": {}, "delete": list(keys)})
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(
+            f"inside a tool the channel has no {name!r}: it has channel_id, speaker, state, context_vars, set_context "
+            "and delete_context; what the agent says is what its turn ends with"
+        )
+
+    def _write(self, data: Json) -> Done:
+        try:
+            check_json(data)
+            updates = as_type(copied(data), ContextSet)
+        except Malformed as error:
+            raise UsageError(f"the context cannot hold this: {error}") from error
+        denial = self._judge(Envelope(sender_id=self.speaker, event_type=EV_CONTEXT_SET, event_data=data))
+        if denial is not None:
+            raise Denied(denial.reason, self.channel_id, denial.detail)
+        self.written = joined(self.written, updates)
+        return Done()
+
+
+class HasContext(Protocol):
+    """A channel whose context can be written, by a tool or by anybody who holds it."""
+
+    def set_context(self, **values: object) -> Awaitable[object]: ...
+
+    def delete_context(self, *keys: str) -> Awaitable[object]: ...
+
+
+def set_context(channel: HasContext, **values: object) -> Awaitable[object]:
+    """Set context variables of a channel. In a tool this is done at once and may be awaited or not."""
+    return channel.set_context(**values)
+
+
+def delete_context(channel: HasContext, *keys: str) -> Awaitable[object]:
+    """Remove context variables of a channel. In a tool this is done at once and may be awaited or not."""
+    return channel.delete_context(*keys)
+
+
+def joined(first: ContextSet, then: ContextSet) -> ContextSet:
+    """Two changes of the context as one."""
+    if not then.set and not then.delete:
+        return first
+    kept = {key: value for key, value in first.set.items() if key not in then.delete}
+    return ContextSet({**kept, **then.set}, list(dict.fromkeys((*first.delete, *then.delete))))

@@ -1,0 +1,129 @@
+"""A model that answers by a script.
+
+Rule 1: the script is read and checked when the model is made; what happens to the list later changes nothing.
+Rule 2: the same script and the same requests give the same replies, call ids and token counts included.
+Rule 3: every request is kept, also the one that was answered with an error.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TypeGuard
+
+from antiphon.agents.messages import NO_USAGE, Asked, Call, Reply, Request, Usage, one_reply, says
+from antiphon.core.errors import ModelError, UsageError
+from antiphon.core.words import shown
+
+Scripted = Reply | Sequence[Reply] | str | BaseException | type[BaseException]
+"""An answer: a reply, several `calls(…)` that make up one, a text, or an error to raise."""
+
+Entry = Scripted | Callable[[Request], Scripted | Awaitable[Scripted]]
+"""An answer, or a function of the request that gives one."""
+
+Ask = Callable[[Request], object]
+Outcome = Reply | BaseException | type[BaseException]
+
+PIECE = re.compile(r"\S+\s*|\s+")
+ADVICE = "give says(…), calls(…), a list of calls(…), a text, an exception, or a function of the request"
+
+
+class ScriptedModel:
+    """Gives the script's replies in order, one for each call."""
+
+    def __init__(self, script: Iterable[Entry]) -> None:
+        self._script = _checked(script)
+        self._made = 0
+        self._ids = itertools.count(1)
+        self.requests: list[Request] = []
+        """What the model was sent, oldest first."""
+
+    @property
+    def left(self) -> int:
+        """How many entries have not been used."""
+        return max(0, len(self._script) - self._made)
+
+    async def __call__(self, request: Request) -> Reply:
+        """The next reply. `ModelError` when the script is over."""
+        self.requests.append(request)
+        self._made += 1
+        reply = await self._answer(self._made, request)
+        usage = _usage(reply, request) if reply.usage == NO_USAGE else reply.usage
+        return Reply(reply.text, self._named(reply.calls, request), usage)
+
+    async def stream(self, request: Request) -> AsyncIterator[str | Reply]:
+        """The next reply's text word by word, then the reply."""
+        reply = await self(request)
+        for piece in PIECE.findall(reply.text):
+            yield piece
+        yield reply
+
+    async def _answer(self, number: int, request: Request) -> Reply:
+        size = len(self._script)
+        if number > size:
+            entries = "1 entry" if size == 1 else f"{size} entries"
+            raise ModelError(f"the script has {entries} and call {number} was made; add what it should answer")
+        entry = self._script[number - 1]
+        if not isinstance(entry, Reply | BaseException | type):
+            value = entry(request)
+            value = await value if inspect.isawaitable(value) else value
+            entry = _read(value, f"what entry {number} of the script returned")
+        if isinstance(entry, Reply):
+            return entry
+        raise entry
+
+    def _named(self, calls: Iterable[Call], request: Request) -> tuple[Call, ...]:
+        """The calls, each with an id that no other call of the turn has."""
+        calls = tuple(calls)
+        earlier = (call for item in request.exchange if isinstance(item, Asked) for call in item.calls)
+        taken = {call.call_id for call in (*earlier, *calls)}
+        return tuple(call if call.call_id else Call(call.name, call.args, self._new_id(taken)) for call in calls)
+
+    def _new_id(self, taken: set[str]) -> str:
+        return next(name for number in self._ids if (name := f"call_{number}") not in taken)
+
+
+def _checked(script: Iterable[Entry]) -> tuple[Outcome | Ask, ...]:
+    if isinstance(script, str | Reply) or not isinstance(script, Iterable):
+        raise UsageError(f"the script is {shown(script)}; give a list with one entry for each model call")
+    return tuple(
+        entry if _is_function(entry) else _read(entry, f"entry {number} of the script")
+        for number, entry in enumerate(script, start=1)
+    )
+
+
+def _read(answer: object, place: str) -> Outcome:
+    """The answer as one reply or an error to raise; `UsageError` if it is neither."""
+    if isinstance(answer, str):
+        return says(answer)
+    if isinstance(answer, BaseException) or _is_error_class(answer):
+        return answer
+    try:
+        return copy.deepcopy(one_reply(answer))  # its arguments are dicts, which others may change
+    except TypeError as error:
+        raise UsageError(f"{place} is {shown(answer)}; {ADVICE}") from error
+
+
+def _is_function(entry: object) -> TypeGuard[Ask]:
+    return callable(entry) and not isinstance(entry, type | BaseException)
+
+
+def _is_error_class(entry: object) -> TypeGuard[type[BaseException]]:
+    return isinstance(entry, type) and issubclass(entry, BaseException)
+
+
+def _usage(reply: Reply, request: Request) -> Usage:
+    """Words for tokens."""
+    asked = _words(request.system) + sum(_words(message.text) for message in request.messages)
+    return Usage(asked, _words(reply.text) + sum(1 + _words(_written(call)) for call in reply.calls))
+
+
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+def _written(call: Call) -> str:
+    return str(call.args)

@@ -1,0 +1,1 @@
+"""Tools, calls of them, and the model that answers by a script."""

@@ -1,0 +1,338 @@
+"""One turn of an agent, played from a list of results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon import Finish, Handoff
+from antiphon.agents.calling import Returned
+from antiphon.agents.loop import AskModel, CallTool, Given, Manner, Said, Wanted, drive, take_turn
+from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, ToolSpec, Usage, says
+from antiphon.core.views import Message
+
+ASK = Request("Be kind.", [Message("user", "What is there?")], specs=(ToolSpec("look", "Look.", {}),), past="p")
+PLAIN = Manner()
+LOOK, PAY, PASS, QUIT = (
+    Call("look", {"at": 7}, "c1"),
+    Call("pay", {}, "c2"),
+    Call("pass", {}, "c3"),
+    Call("quit", {}, "c4"),
+)
+TO_BOB = Returned("Handed off to bob.", handoff=Handoff("bob", "contract", "Bob, please."))
+TO_CAROL = Returned("Handed off to carol.", handoff=Handoff("carol"))
+DONE = Returned("Finished: done.", finish=Finish("done"))
+
+
+class Played(NamedTuple):
+    wanted: list[Wanted]
+    said: Said | None
+    """None if the results did not suffice."""
+
+
+def played(results: Sequence[Given], manner: Manner = PLAIN, request: Request = ASK) -> Played:
+    """What a turn wants, one after the other, when it is given these results, and what it comes to."""
+    turn = take_turn(request, manner)
+    wanted = [next(turn)]
+    try:
+        for result in results:
+            wanted.append(turn.send(result))
+    except StopIteration as end:
+        assert len(wanted) == len(results), "it ended before it was given everything"
+        return Played(wanted, end.value)
+    return Played(wanted, None)
+
+
+def asks(*calls: Call, text: str = "") -> Reply:
+    return Reply(text, calls)
+
+
+def exchanged(played: Played, place: int) -> tuple[Asked | Answered, ...]:
+    """What the model was shown of this turn when it was asked, at this place among all that was wanted."""
+    wanted = played.wanted[place]
+    assert isinstance(wanted, AskModel)
+    return wanted.request.exchange
+
+
+def test_a_plain_answer() -> None:
+    assert played([says("A cat.")]) == Played([AskModel(0, ASK)], Said("A cat."))
+
+
+def test_a_round_of_tools() -> None:
+    wanted, said = played([asks(LOOK, text="Wait."), (Returned("a cat"),), says("A cat.")])
+    again = Request(
+        "Be kind.",
+        [Message("user", "What is there?")],
+        (Asked("Wait.", (LOOK,)), Answered(LOOK, "a cat")),
+        ASK.specs,
+        "p",
+    )
+    assert wanted == [AskModel(0, ASK), (CallTool(1, LOOK),), AskModel(2, again)]
+    assert said == Said("A cat.", tools=("look",))
+
+
+def test_tools_of_one_message_may_be_called_at_once() -> None:
+    wanted, said = played(
+        [asks(LOOK, PAY, LOOK), (Returned("a cat"), Returned("paid"), Returned("a dog")), says("So.")]
+    )
+    assert wanted[1] == (CallTool(1, LOOK), CallTool(2, PAY), CallTool(3, LOOK))
+    assert said == Said("So.", tools=("look", "pay", "look"))
+
+
+def test_positions_go_on_over_all_rounds() -> None:
+    one, two = (Returned("x"),), (Returned("y"), Returned("z"))
+    wanted, _ = played([asks(LOOK), one, asks(PAY, LOOK), two, asks(PAY), one, says("So.")])
+    positions = [[each.index for each in step] if isinstance(step, tuple) else step.index for step in wanted]
+    assert positions == [0, [1], 2, [3, 4], 5, [6], 7]
+
+
+def test_every_call_is_answered_in_the_next_request() -> None:
+    results = (Returned("a cat"), Returned("No money.", failed=True))
+    play = played([asks(LOOK, PAY), results, asks(PAY, text="Hm."), (Returned("paid"),), says("So.")])
+    first = (Asked("", (LOOK, PAY)), Answered(LOOK, "a cat"), Answered(PAY, "No money.", True))
+    assert exchanged(play, 0) == ()
+    assert exchanged(play, 2) == first
+    assert exchanged(play, 4) == (*first, Asked("Hm.", (PAY,)), Answered(PAY, "paid"))
+    assert [each.call.call_id for each in exchanged(play, 4) if isinstance(each, Answered)] == ["c1", "c2", "c2"]
+
+
+# Results that are the answer
+
+
+@pytest.mark.parametrize(
+    ("calls", "results", "text"),
+    [
+        ((LOOK,), (Returned("a cat"),), "a cat"),
+        ((PAY, LOOK), (Returned("paid"), Returned("a cat")), "a cat"),
+        ((LOOK, LOOK), (Returned("a cat"), Returned("a dog")), "a cat"),
+        ((LOOK, LOOK), (Returned("dark", failed=True), Returned("a dog")), "a dog"),
+        ((LOOK,), (Returned(""),), ""),
+    ],
+)
+def test_a_direct_result_is_the_answer(calls: tuple[Call, ...], results: tuple[Returned, ...], text: str) -> None:
+    manner = Manner(direct=frozenset({"look"}))
+    assert played([asks(*calls, text="Wait."), results], manner).said == Said(text, tools=tuple(c.name for c in calls))
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [(LOOK, Returned("It is dark.", failed=True)), (PAY, Returned("paid"))],
+)
+def test_the_model_is_asked_again_after_a_direct_tool_that_failed_or_another(call: Call, result: Returned) -> None:
+    manner = Manner(direct=frozenset({"look"}))
+    play = played([asks(call), (result,), says("So.")], manner)
+    assert play.said == Said("So.", tools=(call.name,))
+    assert exchanged(play, 2)[-1] == Answered(call, result.text, result.failed)
+
+
+# Where the turn goes
+
+
+def refusing(*targets: str) -> Manner:
+    return Manner(refusal=lambda handoff: f"No {handoff.target} here." if handoff.target in targets else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "result", "answer"),
+    [
+        ("", TO_BOB, "Bob, please."),
+        ("This is for Bob.", TO_BOB, "This is for Bob."),
+        ("", TO_CAROL, ""),
+    ],
+)
+def test_a_handoff_ends_the_turn(text: str, result: Returned, answer: str) -> None:
+    assert played([asks(PASS, text=text), (result,)]).said == Said(answer, handoff=result.handoff, tools=("pass",))
+
+
+@pytest.mark.parametrize(
+    ("manner", "results", "target"),
+    [
+        (PLAIN, (TO_BOB, TO_CAROL), "bob"),
+        (PLAIN, (TO_CAROL, TO_BOB), "carol"),
+        (refusing("bob"), (TO_BOB, TO_CAROL), "carol"),
+        (refusing("carol"), (TO_BOB, TO_CAROL), "bob"),
+    ],
+)
+def test_the_first_handoff_that_is_possible_wins(manner: Manner, results: tuple[Returned, ...], target: str) -> None:
+    said = played([asks(PASS, PASS), results], manner).said
+    assert said is not None
+    assert said.handoff is not None
+    assert said.handoff.target == target
+
+
+def test_who_hands_off_to_nobody_is_told_and_goes_on() -> None:
+    play = played([asks(PASS, LOOK), (TO_BOB, Returned("a cat")), says("So.")], refusing("bob"))
+    assert exchanged(play, 2) == (
+        Asked("", (PASS, LOOK)),
+        Answered(PASS, "No bob here.", True),
+        Answered(LOOK, "a cat"),
+    )
+    assert play.said == Said("So.", tools=("pass", "look"))
+
+
+def test_every_refused_handoff_is_told_why() -> None:
+    play = played([asks(PASS, PASS), (TO_BOB, TO_CAROL), says("So.")], refusing("bob", "carol"))
+    assert [each.text for each in exchanged(play, 2)] == ["", "No bob here.", "No carol here."]
+
+
+def test_what_is_called_beside_a_handoff_is_called_all_the_same() -> None:
+    wanted, said = played([asks(PASS, LOOK), (TO_BOB, Returned("a cat"))])
+    assert wanted[1] == (CallTool(1, PASS), CallTool(2, LOOK))
+    assert said == Said("Bob, please.", handoff=TO_BOB.handoff, tools=("pass", "look"))
+
+
+@pytest.mark.parametrize("results", [(TO_BOB, DONE), (DONE, TO_BOB)])
+def test_to_finish_wins_over_a_handoff(results: tuple[Returned, ...]) -> None:
+    said = played([asks(PASS, QUIT), results]).said
+    assert said == Said("done", finish="done", tools=("pass", "quit"))
+
+
+def test_to_finish_with_words_keeps_them() -> None:
+    said = played([asks(QUIT, text="That is all."), (DONE,)]).said
+    assert said == Said("That is all.", finish="done", tools=("quit",))
+
+
+@pytest.mark.parametrize("routed", [TO_BOB, DONE])
+def test_where_the_turn_goes_wins_over_a_direct_result(routed: Returned) -> None:
+    said = played([asks(LOOK, PASS), (Returned("a cat"), routed)], Manner(direct=frozenset({"look"}))).said
+    assert said is not None
+    assert said.text != "a cat"
+    assert (said.handoff is None) != (said.finish is None)
+
+
+# Limits
+
+
+def test_an_empty_reply_stops_the_turn() -> None:
+    assert played([says("")]).said == Said("", "empty_reply")
+    after_tools = played([asks(LOOK, text="Wait."), (Returned("a cat"),), says("")])
+    assert after_tools.said == Said("", "empty_reply", tools=("look",))
+
+
+@pytest.mark.parametrize(
+    ("texts", "partial"),
+    [(["One.", "Two."], "Two."), (["One.", ""], "One."), (["", ""], "")],
+)
+def test_a_turn_asks_its_model_only_so_often(texts: list[str], partial: str) -> None:
+    results: list[Given] = []
+    for text in texts:
+        results += [asks(LOOK, text=text), (Returned("a cat"),)]
+    wanted, said = played(results, Manner(most=2))
+    assert [isinstance(each, AskModel) for each in wanted] == [True, False, True, False]
+    assert said == Said(partial, "max_model_calls", tools=("look", "look"))
+
+
+def test_the_last_answer_a_turn_may_ask_for_counts() -> None:
+    assert played([asks(LOOK), (Returned("a cat"),), says("So.")], Manner(most=2)).said == Said("So.", tools=("look",))
+
+
+@pytest.mark.parametrize(
+    ("results", "usage"),
+    [
+        ([Reply("So.", usage=Usage(3, 1))], Usage(3, 1)),
+        ([Reply("", (LOOK,), Usage(3, 1)), (Returned("x"),), Reply("So.", usage=Usage(10, 20))], Usage(13, 21)),
+        ([Reply("", (LOOK,), Usage(3, 1)), (TO_BOB,)], Usage(3, 1)),
+        ([Reply("", (LOOK,), Usage(3, 1)), (DONE,)], Usage(3, 1)),
+        (
+            [Reply("", (LOOK,), Usage(3, 1)), (Returned("x"),), Reply("", (LOOK,), Usage(4)), (Returned("x"),)],
+            Usage(7, 1),
+        ),
+    ],
+)
+def test_what_was_consumed_is_summed(results: list[Given], usage: Usage) -> None:
+    said = played(results, Manner(most=2)).said
+    assert said is not None
+    assert said.usage == usage
+
+
+# Driven
+
+
+async def test_a_turn_is_driven_to_its_end() -> None:
+    results = iter([asks(LOOK), (Returned("a cat"),), says("A cat.")])
+    seen: list[Wanted] = []
+
+    async def perform(wanted: Wanted) -> Given:
+        seen.append(wanted)
+        return next(results)
+
+    assert await drive(take_turn(ASK, PLAIN), perform) == Said("A cat.", tools=("look",))
+    assert seen == played([asks(LOOK), (Returned("a cat"),), says("A cat.")]).wanted
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TimeoutError(), asyncio.CancelledError()])
+async def test_what_goes_wrong_in_a_call_ends_the_drive(error: BaseException) -> None:
+    performed = 0
+
+    async def perform(wanted: Wanted) -> Given:
+        nonlocal performed
+        performed += 1
+        if isinstance(wanted, tuple):
+            raise error
+        return asks(LOOK)
+
+    with pytest.raises(type(error)) as raised:
+        await drive(take_turn(ASK, PLAIN), perform)
+    assert raised.value is error
+    assert performed == 2
+
+
+# Laws
+
+tools = st.sampled_from([LOOK, PAY, PASS, QUIT])
+outcomes = st.sampled_from([Returned("a cat"), Returned(""), Returned("dark", failed=True), TO_BOB, TO_CAROL, DONE])
+rounds = st.lists(st.tuples(st.sampled_from(["", "Hm."]), st.lists(st.tuples(tools, outcomes), max_size=3)), max_size=5)
+manners = st.builds(
+    lambda direct, most, no: Manner(frozenset(direct), most, refusing(*no).refusal),
+    st.sets(st.sampled_from(["look", "pay"])),
+    st.integers(1, 4),
+    st.sets(st.sampled_from(["bob", "carol"])),
+)
+
+
+def followed(script: list[tuple[str, list[tuple[Call, Returned]]]], manner: Manner) -> Played:
+    """A turn that is given these rounds for as long as it goes on, and a last word if it still does."""
+    turn = take_turn(ASK, manner)
+    wanted = [next(turn)]
+    try:
+        for text, pairs in [*script, ("So.", [])]:
+            wanted.append(turn.send(Reply(text, tuple(call for call, _ in pairs))))
+            wanted.append(turn.send(tuple(result for _, result in pairs)))
+    except StopIteration as end:
+        return Played(wanted, end.value)
+    raise AssertionError("a turn goes on after its last word")
+
+
+@given(rounds, manners)
+def test_the_same_results_lead_to_the_same_turn(
+    script: list[tuple[str, list[tuple[Call, Returned]]]], manner: Manner
+) -> None:
+    one, two = followed(script, manner), followed(script, manner)
+    assert one == two
+    positions = [
+        index
+        for step in one.wanted
+        for index in ([each.index for each in step] if isinstance(step, tuple) else [step.index])
+    ]
+    assert positions == list(range(len(positions)))
+    asked = [step for step in one.wanted if isinstance(step, AskModel)]
+    assert 1 <= len(asked) <= manner.most
+    for step in asked:
+        _check_answered(step.request.exchange)
+
+
+def _check_answered(exchange: tuple[Asked | Answered, ...]) -> None:
+    """What the model asked for is answered, call by call, before it is asked again."""
+    wanted: list[Call] = []
+    for each in exchange:
+        if isinstance(each, Asked):
+            assert wanted == []
+            wanted = list(each.calls)
+        else:
+            assert wanted.pop(0) == each.call
+    assert wanted == []
