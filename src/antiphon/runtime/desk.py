@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from inspect import isawaitable
+from weakref import WeakValueDictionary
 
+from antiphon.agents.declaration import Declaration
 from antiphon.core.draft import check_draft
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import (
@@ -27,6 +29,8 @@ from antiphon.core.laws import Fold, Laws
 from antiphon.core.opening import answer, guest_of, invitations, opening
 from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.core.words import told
+from antiphon.engines.place import Place, turns_at
+from antiphon.engines.protocol import Engine
 from antiphon.hub.audit import AUDIT, Audit
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
@@ -37,6 +41,7 @@ from antiphon.hub.live import LiveChannel, Surroundings
 from antiphon.hub.own import OwnChannel
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
+from antiphon.runtime.dispatch import Dispatch
 from antiphon.store.protocol import Store
 
 log = logging.getLogger("antiphon.hub")
@@ -51,16 +56,19 @@ Accept = Callable[[Envelope], bool | Awaitable[bool]]
 class Desk:
     """The inside of one hub."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self.store, self.clock = store, clock
+    def __init__(self, store: Store, clock: Clock, engine: Engine | None) -> None:
+        self.store, self.clock, self.engine = store, clock, engine
         self.new_id = TimeOrderedIds()
         self.feed = Feed()
         self.timers = Timers(store, clock, owner=self.new_id(), look=self._look, jumped=self._clock_jumped)
-        around = Surroundings(store, clock, self.new_id, self.feed, self.timers.armed, self._damaged)
+        around = Surroundings(store, clock, self.new_id, self.feed, self.timers.armed, self._damaged, self._owing)
         self.channels = Channels(around, laws_for)
         own = laws_for("system", {})
         self.directory = Directory(OwnChannel(REGISTRY, self.channels, laws=own, new_id=self.new_id))
         self.audit = Audit(OwnChannel(AUDIT, self.channels, laws=own, new_id=self.new_id), clock)
+        self.agents: dict[str, Declaration] = {}
+        """The agents registered in this hub, whose turns it runs."""
+        self.dispatch = Dispatch(engine, store, self.channels, agents=self.agents)
         self.acceptors: dict[str, Accept | None] = {}
         """Those registered in this hub, and how they decide on invitations."""
         self.seated: dict[str, str] = {}
@@ -69,6 +77,8 @@ class Desk:
         self._tasks: set[asyncio.Future[None]] = set()
         self._asked: set[str] = set()
         """The invitations that somebody is deciding on."""
+        self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """For whoever looks whether something is there, and makes it if not: one at a time."""
         self._opened = False
         self._ending: asyncio.Future[None] | None = None
 
@@ -80,6 +90,11 @@ class Desk:
         self._opened = True
         await self.timers.begin()
         self.spawn(self.timers.run(), "timers")
+        if self.engine is not None:
+            turns = turns_at(Place(self.channels, self.clock, self.new_id, self.feed, self.audit, self.agents))
+            await self.engine.serve(turns)
+            self.spawn(turns.alarms.run(), "alarms")
+            self.spawn(self.dispatch.run(self.clock), "dispatch")
 
     async def close(self) -> None:
         """Finish what waits for admission, stop everything else, and let go of the store.
@@ -94,12 +109,17 @@ class Desk:
 
     async def _end(self) -> None:
         try:
+            if self.engine is not None:
+                await self.engine.stop()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.channels.settled()
         finally:
             await self.store.close()
+
+    def _owing(self, channel_id: str) -> None:
+        self.dispatch.owing(channel_id)
 
     def spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         """Run something until it ends or the hub closes. What it raises is logged."""
@@ -151,7 +171,7 @@ class Desk:
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
 
-    async def create(self, created: Created) -> LiveChannel:
+    async def create(self, created: Created, channel_id: str = "") -> LiveChannel:
         """Record a new channel and its invitations, and ask those who decide on them."""
         laws = laws_for(created.type, created.knobs)
         guests = [seat.name for seat in created.participants if seat.name != created.creator]
@@ -163,7 +183,7 @@ class Desk:
             begun[:] = admitted.batch
             return admitted
 
-        live = await self.channels.create(self.new_id(), laws, begin)
+        live = await self.channels.create(channel_id or self.new_id(), laws, begin)
         self._put(live, [invite for invite in invitations(begun) if guest_of(invite) not in willing])
         return live
 

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import get_args
+from typing import cast, get_args
 
+from antiphon.agents.declaration import Declaration
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import BadName, Denied, UnknownChannel, UsageError
+from antiphon.core.ids import check_name
 from antiphon.core.state import Status
 from antiphon.core.words import shown
+from antiphon.engines.place import local_engine
+from antiphon.engines.protocol import Engine
 from antiphon.hub.clock import Clock, SystemClock
-from antiphon.hub.directory import Listing, check_name
+from antiphon.hub.directory import Listing
+from antiphon.hub.feed import Signal
 from antiphon.runtime.channel import private
 from antiphon.runtime.desk import Accept, Desk
 from antiphon.runtime.participant import Participant
-from antiphon.runtime.reading import follow
+from antiphon.runtime.reading import follow, overhear
 from antiphon.store.protocol import ChannelRow, Store
 from antiphon.store.rows import SYSTEM
 from antiphon.store.urls import open_store
 
 PAGE = 1000
 STATUSES: tuple[str, ...] = get_args(Status)
-ENGINES = ("local", None)
+
+
+def _checked(engine: object) -> Engine | None:
+    if engine is None or hasattr(engine, "submit"):
+        return cast(Engine | None, engine)
+    raise UsageError(f"no engine is called {shown(engine)}; give 'local', an engine, or None to admit only")
 
 
 def check_cursor(after: object) -> None:
@@ -58,15 +68,18 @@ class Opening:
 class Hub:
     """Registers participants, opens channels, and lets nothing acknowledged be lost."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._desk = Desk(store, clock)
+    def __init__(self, store: Store, clock: Clock, engine: Engine | None) -> None:
+        self._desk = Desk(store, clock, engine)
+
+    def __repr__(self) -> str:
+        return f"<Hub with {len(self._desk.acceptors)} registered>"
 
     @classmethod
     def open(
         cls,
         url: str = "memory:",
         *,
-        engine: str | None = "local",
+        engine: str | Engine | None = "local",
         clock: Clock | None = None,
         tenant: str = "default",
     ) -> Opening:
@@ -75,20 +88,21 @@ class Hub:
         Opening on an existing store continues where it stopped. A store that cannot be used is an error; there is no
         falling back to another.
         """
-        if engine not in ENGINES:
-            raise UsageError(f"no engine is called {shown(engine)}; give 'local', or None to admit only")
+        if engine != "local":
+            _checked(engine)
         check_name(tenant)
         used = clock or SystemClock()
 
         async def start() -> Hub:
-            return await cls.over(await open_store(url, tenant=tenant, clock=used), clock=used)
+            return await cls.over(await open_store(url, tenant=tenant, clock=used), clock=used, engine=engine)
 
         return Opening(start)
 
     @classmethod
-    async def over(cls, store: Store, *, clock: Clock | None = None) -> Hub:
-        """A hub over a store that is open already. The hub closes it."""
-        hub = cls(store, clock or SystemClock())
+    async def over(cls, store: Store, *, clock: Clock | None = None, engine: str | Engine | None = "local") -> Hub:
+        """A hub over a store that is open already. The hub closes it, and stops the engine."""
+        used = clock or SystemClock()
+        hub = cls(store, used, local_engine(store, used) if engine == "local" else _checked(engine))
         try:
             await hub.hydrate()
         except BaseException:
@@ -104,11 +118,25 @@ class Hub:
         """Finish what is being recorded, end every subscription, and let go of the store."""
         await self._desk.close()
 
-    async def register(self, who: str, *, kind: str = "service", accept: Accept | None = None) -> Participant:
-        """Register somebody under a name, or attach to the one the store knows by it.
+    async def register(
+        self, who: str | Declaration, *, kind: str | None = None, accept: Accept | None = None
+    ) -> Participant:
+        """Register somebody under a name, or attach to the one the store knows by it. An agent's turns run here.
 
         `accept` decides on each invitation; without it all are accepted.
         """
+        if not isinstance(who, Declaration):
+            return await self._register(who, "service" if kind is None else kind, accept)
+        if kind not in (None, "agent"):
+            raise UsageError(f"{who.name!r} is an agent, not of kind {shown(kind)}")
+        participant = await self._register(who.name, "agent", accept)
+        desk = self._desk
+        desk.agents[who.name] = who
+        if desk.engine is not None:
+            desk.spawn(desk.dispatch.find_owed(who.name), f"turns of {who.name}")
+        return participant
+
+    async def _register(self, who: str, kind: str, accept: Accept | None) -> Participant:
         desk = self._desk
         desk.check_open()
         check_name(who)
@@ -172,6 +200,14 @@ class Hub:
             raise UnknownChannel(channel_id)
         async for envelope in follow(self._desk, live, reader=participant, after=after, max_lag=max_lag):
             yield envelope
+
+    async def signals(self, channel_id: str, *, participant: str | None = None) -> AsyncIterator[Signal]:
+        """Pieces of text as models speak in a channel, from now on, until it ends. They are not recorded."""
+        live = await self._desk.live(channel_id)
+        if participant is not None and participant not in live.state.participant_order:
+            raise UnknownChannel(channel_id)
+        async for signal in overhear(self._desk, live):
+            yield signal
 
     async def channels(
         self, status: str | None = None, participant: str | None = None, *, system: bool = False

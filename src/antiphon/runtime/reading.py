@@ -7,12 +7,13 @@ Rule 2: whatever leaves here has passed `visible_to`, unless the operator asked.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from copy import copy
 
 from antiphon.core.envelope import Envelope, visible_to
 from antiphon.core.errors import LogCorrupt, RulesInvalid, SlowConsumer
-from antiphon.hub.feed import Ears
+from antiphon.hub.feed import Ears, Signal
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.desk import Desk
 
@@ -21,19 +22,20 @@ log = logging.getLogger("antiphon.hub")
 
 async def follow(
     desk: Desk, live: LiveChannel, *, reader: str | None, after: int, max_lag: int | None
-) -> AsyncIterator[Envelope]:
+) -> AsyncGenerator[Envelope, None]:
     """Everything behind `after` that the reader may see, then what comes, until the channel or the hub ends."""
     cursor, known = after, live.state.sequence
-    async for envelope in _grown(desk, live, after):
-        head = live.state.sequence
-        if max_lag is not None and head - max(cursor, known) > max_lag:
-            raise SlowConsumer(live.state.channel_id, cursor, head - cursor)
-        cursor = envelope.sequence
-        if reader is None or visible_to(envelope, reader):
-            yield envelope
+    async with aclosing(_grown(desk, live, after)) as envelopes:
+        async for envelope in envelopes:
+            head = live.state.sequence
+            if max_lag is not None and head - max(cursor, known) > max_lag:
+                raise SlowConsumer(live.state.channel_id, cursor, head - cursor)
+            cursor = envelope.sequence
+            if reader is None or visible_to(envelope, reader):
+                yield envelope
 
 
-async def _grown(desk: Desk, live: LiveChannel, cursor: int) -> AsyncIterator[Envelope]:
+async def _grown(desk: Desk, live: LiveChannel, cursor: int) -> AsyncGenerator[Envelope, None]:
     """Every envelope behind the cursor, as the channel grows. What cannot be trusted raises `LogCorrupt`."""
     with desk.feed.watching(live.state.channel_id) as grown:
         while not desk.closing.is_set():
@@ -47,6 +49,20 @@ async def _grown(desk: Desk, live: LiveChannel, cursor: int) -> AsyncIterator[En
                 return
             if live.damage is not None:
                 raise copy(live.damage)
+            await grown.wait()
+
+
+async def overhear(desk: Desk, live: LiveChannel) -> AsyncGenerator[Signal, None]:
+    """The signals of a channel from now on, until the channel or the hub ends. A slow listener misses the oldest."""
+    channel_id = live.state.channel_id
+    with desk.feed.overhearing(channel_id) as hearing, desk.feed.watching(channel_id) as grown:
+        hearing.wake = grown
+        while not desk.closing.is_set():
+            grown.clear()
+            while hearing.signals:
+                yield hearing.signals.popleft()
+            if live.state.ended:
+                return
             await grown.wait()
 
 

@@ -3,7 +3,17 @@
 from antiphon.testing.checks import check_store
 from antiphon.testing.clock import ManualClock
 from antiphon.testing.digest import canonical_digest
+from antiphon.testing.engine_checks import check_engine
 from antiphon.testing.faults import Faults, with_faults
 from antiphon.testing.rules import check_adapter, check_guard
 
-__all__ = ["Faults", "ManualClock", "canonical_digest", "check_adapter", "check_guard", "check_store", "with_faults"]
+__all__ = [
+    "Faults",
+    "ManualClock",
+    "canonical_digest",
+    "check_adapter",
+    "check_engine",
+    "check_guard",
+    "check_store",
+    "with_faults",
+]

@@ -1,0 +1,138 @@
+"""What one attempt at a turn writes to the log, under its claim.
+
+Rule 1: the claim is the first thing written, and nothing is written after somebody else's.
+Rule 2: what a call came to is kept here until the next thing is written, and then written together with it.
+Rule 3: when the store fails, what is known is not thrown away: it is offered again until the store takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from antiphon.core.envelope import HUB, OPERATORS, Envelope, Priority
+from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable
+from antiphon.core.events import EV_CALL_DOUBTED, data_of
+from antiphon.core.guard import Deny
+from antiphon.core.ids import IdSource
+from antiphon.core.instants import Instant, after
+from antiphon.core.laws import Fold, Laws
+from antiphon.core.state import Turn
+from antiphon.core.step import Admitted
+from antiphon.core.turns import FENCED, Claim, Ending, Failure, Work, claimed, ended, failed, released, written
+from antiphon.hub.clock import Clock
+from antiphon.hub.live import LiveChannel
+from antiphon.hub.request import Plan
+
+log = logging.getLogger("antiphon.engine")
+
+RETRY = 1.0
+
+Write = Callable[[Fold, Work, Laws, Instant], Admitted | Deny]
+
+
+class Fenced(Exception):
+    """The turn is somebody else's now, or has ended. What this attempt knows counts for nothing."""
+
+
+class Notes:
+    """The pen of one attempt."""
+
+    def __init__(self, live: LiveChannel, turn: Turn, owner: str, *, clock: Clock, new_id: IdSource) -> None:
+        self.live, self.turn = live, turn
+        self._owner, self._clock, self._new_id = owner, clock, new_id
+        self._claim = Claim(turn.turn_id, turn.epoch + 1)
+        self.claimed = False
+        """Whether anything of this attempt is in the log."""
+        self._kept: list[Envelope] = []
+
+    def keep(self, event_type: str, event: msgspec.Struct) -> None:
+        """Write this together with whatever is written next."""
+        self._kept.append(self._entry(event_type, event))
+
+    async def claim(self) -> None:
+        """Write the claim at once."""
+        await self._write(self._entered())
+
+    async def flush(self) -> None:
+        """Write what was kept, if anything was."""
+        if self._kept:
+            await self._write(self._entered())
+
+    async def write(self, event_type: str, *events: msgspec.Struct) -> None:
+        """Write these, and what was kept. They are on disk when this returns."""
+        self._kept.extend(self._entry(event_type, event) for event in events)
+        await self._write(self._entered())
+
+    async def end(self, ending: Ending) -> None:
+        """End the turn with what its speaker says; `Denied` if it may not be said."""
+        await self._write(
+            lambda fold, work, laws, at: ended(fold, work, ending, laws=laws, at=at, new_id=self._new_id),
+            ending.said[0],
+        )
+
+    async def fail(self, failure: Failure) -> None:
+        """End the turn without an answer."""
+        await self._write(
+            lambda fold, work, laws, at: failed(fold, work, failure, laws=laws, at=at, new_id=self._new_id)
+        )
+
+    async def release(self) -> None:
+        """Put the turn back in order, if anything of this attempt was written at all. It is tried once."""
+        if self.claimed:
+            work = Work(self._claim, tuple(self._kept))
+            await self.live.submit(lambda fold, laws, at: released(fold, work, laws=laws, at=at, new_id=self._new_id))
+
+    def _entered(self) -> Write:
+        return lambda fold, work, laws, at: written(fold, work, laws=laws, at=at, new_id=self._new_id)
+
+    def _entry(self, event_type: str, event: msgspec.Struct) -> Envelope:
+        data = data_of(event)
+        audience = None if event_type == EV_CALL_DOUBTED else [OPERATORS]  # a person must hear of a doubt
+        return Envelope(self._new_id(), "", HUB, audience, event_type, data, self.turn.cause)
+
+    async def _write(self, write: Write, said: Envelope | None = None) -> None:
+        """Have it recorded, however long the store takes. It keeps its ids, so that it is recorded once."""
+        work, self._kept = Work(self._claim, tuple(self._kept)), []
+        again: Envelope | None = None
+        while True:
+            try:
+                await self._submit(lambda fold, laws, at: self._plan(write, work, fold, laws=laws, at=at), again)
+                break
+            except (OutcomeUnknown, StoreUnavailable) as error:
+                log.warning("turn %s of %s waits for the store: %s", self.turn.turn_id, self._channel_id, error)
+                again = work.entries[0] if work.entries else said
+                await self._clock.wait(asyncio.Event(), after(self._clock.now(), RETRY))
+            except Denied as denied:
+                self._kept = [*work.entries, *self._kept]
+                if denied.reason == FENCED:
+                    raise Fenced(denied.detail) from denied
+                raise
+        self.claimed = True
+
+    async def _submit(self, plan: Plan, again: Envelope | None) -> None:
+        await self.live.submit(plan, Priority.NORMAL, again)
+
+    def _plan(self, write: Write, work: Work, fold: Fold, *, laws: Laws, at: Instant) -> Admitted | Deny:
+        """The claim, if it is not written yet, and what follows it, as one batch."""
+        if self.claimed or self._is_ours(fold):
+            return write(fold, work, laws, at)
+        claim = claimed(fold, self.turn, self._owner, laws=laws, at=at, new_id=self._new_id)
+        if isinstance(claim, Deny):
+            return claim
+        rest = write(claim.fold, work, laws, at)
+        return rest if isinstance(rest, Deny) else Admitted((*claim.batch, *rest.batch), rest.fold)
+
+    def _is_ours(self, fold: Fold) -> bool:
+        """Whether the claim was recorded although nobody said so."""
+        return any(
+            turn.turn_id == self.turn.turn_id and turn.epoch == self._claim.epoch and turn.owner == self._owner
+            for turn in fold.state.owed
+        )
+
+    @property
+    def _channel_id(self) -> str:
+        return self.live.state.channel_id

@@ -1,0 +1,284 @@
+"""How an attempt at a turn goes: claim, view, loop, answer. The same on every store and every engine.
+
+Rule 1: whatever happens, the turn ends, is put back in order, or waits for a person; and the log says which.
+Rule 2: who is fenced drops what it knows. Only the log counts.
+Rule 3: a turn that has ended its process twice runs alone among its like, so that it takes no innocent ones along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from inspect import isawaitable
+
+from antiphon.agents.context import Judge
+from antiphon.agents.declaration import Declaration, Prompt
+from antiphon.agents.history import History
+from antiphon.agents.loop import Manner, Said, drive, take_turn
+from antiphon.agents.messages import Request
+from antiphon.agents.results import Handoff
+from antiphon.core.draft import check_event
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import Denied, StoreError, TooLarge
+from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Json, data_of
+from antiphon.core.guard import Deny
+from antiphon.core.ids import derived_id
+from antiphon.core.instants import after
+from antiphon.core.journal import Journal, journal_of
+from antiphon.core.state import Turn
+from antiphon.core.step import pending
+from antiphon.core.turns import Claim, Ending, Failure, Work, failed, owed_turn
+from antiphon.core.views import FullTranscript, Message, NamedTranscript, View
+from antiphon.core.words import told
+from antiphon.engines.alarms import Alarms
+from antiphon.engines.notes import Fenced, Notes
+from antiphon.engines.performing import Failing, InDoubt, Means, Performance, Stopped
+from antiphon.engines.place import Place
+from antiphon.engines.protocol import Attempt
+from antiphon.engines.tenure import SECONDS
+from antiphon.hub.live import LiveChannel
+
+log = logging.getLogger("antiphon.engine")
+
+MOST_ATTEMPTS = 3
+"""How often a turn may end its process before any of its calls has returned."""
+HISTORIES = 1024
+"""How many channels are remembered as their agents see them."""
+
+
+class Turns:
+    """Runs the turns of the agents that are registered here."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.alarms = Alarms(place.clock)
+        """The deadlines of calls. Somebody must let them run."""
+        self._histories: OrderedDict[tuple[str, str, bool], History] = OrderedDict()
+        self._alone = asyncio.Lock()
+
+    async def __call__(self, attempt: Attempt) -> None:
+        """Run a turn, if it is still owed and nobody who lives has claimed it."""
+        job, clock = attempt.job, self._place.clock
+        live = await self._place.channels.get(job.channel_id)
+        turn = next((turn for turn in pending(live.state) if turn.turn_id == job.turn_id), None)
+        agent = self._place.agents.get(job.speaker)
+        if turn is None or agent is None:
+            return
+        if turn.owner and not await attempt.takeover(turn.owner):
+            attempt.again = after(clock.now(), SECONDS)
+            return
+        if turn.attempts >= MOST_ATTEMPTS:
+            await self._poisoned(live, turn)
+            return
+        async with self._alone if turn.attempts == MOST_ATTEMPTS - 1 else nullcontext():
+            await self._run(attempt, live, agent, turn=turn)
+
+    async def _run(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
+        notes = Notes(live, turn, attempt.owner, clock=self._place.clock, new_id=self._place.new_id)
+        try:
+            failure = await self._answered(attempt, notes, agent)
+            attempt.ending = True
+            if failure is not None:
+                await notes.fail(failure)
+        except Fenced as fenced:
+            await self._dropped(attempt, notes, str(fenced))
+        except InDoubt as doubt:
+            self._waits(attempt, notes, str(doubt))
+        except Stopped:
+            await self._put_back(notes)
+        except Denied as denied:
+            log.warning("turn %s of %s could not be ended: %s", turn.turn_id, live.state.channel_id, denied)
+        except asyncio.CancelledError:
+            attempt.ending = True
+            if attempt.lost.is_set():
+                await self._fenced(live, turn, "its lease was lost")
+            else:
+                await self._put_back(notes)
+            raise
+
+    async def _answered(self, attempt: Attempt, notes: Notes, agent: Declaration) -> Failure | None:
+        """Take the turn to its end; why there is no answer, if there is none."""
+        try:
+            if notes.turn.epoch or callable(agent.system_prompt):
+                await notes.claim()  # before anything of the agent's own runs
+            said, performance = await self._taken(attempt, notes, agent)
+            attempt.ending = True
+            await notes.end(self._ending(notes, agent, said, context=performance.context))
+        except Failing as failing:
+            return failing.failure
+        except Denied as denied:
+            return Failure(f"refused:{denied.reason}", denied.detail)
+        except TooLarge as error:
+            return Failure("too_large", str(error))
+        except (StoreError, Fenced, InDoubt, Stopped):
+            raise
+        except Exception as error:
+            log.exception("turn %s of %s failed", notes.turn.turn_id, notes.live.state.channel_id)
+            return Failure("turn_error", told(error))
+        return None
+
+    async def _taken(self, attempt: Attempt, notes: Notes, agent: Declaration) -> tuple[Said, Performance]:
+        live, turn = notes.live, notes.turn
+        means = Means(self.alarms, self._place.feed, _judge(live), attempt.stopping)
+        performance = Performance(agent, notes, journal=await self._journal(live, turn), means=means)
+        manner = Manner(
+            direct=frozenset(tool.name for tool in agent.toolbox if tool.return_direct),
+            most=agent.limits.model_calls,
+            refusal=_handoffs(live),
+        )
+        request = await self._request(live, turn, agent)
+        return await drive(take_turn(request, manner), performance.perform), performance
+
+    async def _journal(self, live: LiveChannel, turn: Turn) -> Journal:
+        """What earlier attempts have recorded. The first has nothing to read."""
+        entries: list[Envelope] = []
+        cursor = turn.sequence
+        while turn.epoch and (page := await live.read(cursor)):
+            entries.extend(page)
+            cursor = page[-1].sequence
+        return journal_of(entries, turn.turn_id)
+
+    async def _request(self, live: LiveChannel, turn: Turn, agent: Declaration) -> Request:
+        view = agent.memory or _view_of(live)
+        history = self._history(live.state.channel_id, agent.name, named=view.named)
+        while page := await live.read(
+            history.cursor
+        ):  # to the end: answers to messages before this one may stand there
+            history.extend(page)
+        messages, past = history.until(turn.sequence)
+        shown = view.shown(messages)
+        return Request(await _rendered(agent.system_prompt, shown), shown, specs=agent.specs, past=past)
+
+    def _history(self, channel_id: str, reader: str, *, named: bool) -> History:
+        key = channel_id, reader, named
+        history = self._histories.pop(key, None) or History(reader, named=named)
+        self._histories[key] = history
+        if len(self._histories) > HISTORIES:
+            self._histories.popitem(last=False)
+        return history
+
+    def _ending(self, notes: Notes, agent: Declaration, said: Said, *, context: ContextSet) -> Ending:
+        live, turn = notes.live, notes.turn
+        drafts = _packet(said, context) if _in_packets(live) else _texts(said, context)
+        reply_id = derived_id(live.state.channel_id, turn.turn_id, "reply")
+        envelopes = tuple(
+            Envelope(
+                reply_id if place == len(drafts) - 1 else self._place.new_id(),
+                live.state.channel_id,
+                agent.name,
+                None,
+                event_type,
+                data,
+                turn.cause,
+            )
+            for place, (event_type, data) in enumerate(drafts)
+        )
+        for envelope in envelopes:
+            denial = check_event(envelope)
+            if denial is not None:
+                raise Failing(f"refused:{denial.reason}", denial.detail)
+        return Ending(envelopes, None if _in_packets(live) else said.finish)
+
+    async def _dropped(self, attempt: Attempt, notes: Notes, why: str) -> None:
+        """The turn is somebody else's. Whoever has it now may die as well, so it is looked at again."""
+        attempt.ending = True
+        if owed_turn(notes.live.state, notes.turn.turn_id) is not None:
+            attempt.again = after(self._place.clock.now(), SECONDS)
+        if notes.claimed:  # otherwise somebody else was quicker, which is no news
+            await self._fenced(notes.live, notes.turn, why)
+
+    def _waits(self, attempt: Attempt, notes: Notes, what: str) -> None:
+        """The turn waits for a person, unless that person was so quick that it does not any more."""
+        state, turn_id = notes.live.state, notes.turn.turn_id
+        log.warning("turn %s of %s waits for a person: %s", turn_id, state.channel_id, what)
+        if any(turn.turn_id == turn_id for turn in pending(state)):
+            attempt.again = self._place.clock.now()
+
+    async def _poisoned(self, live: LiveChannel, turn: Turn) -> None:
+        failure = Failure("poisoned", f"it ended its process {turn.attempts} times before any call had returned")
+        work = Work(Claim(turn.turn_id, turn.epoch))
+        await live.submit(
+            lambda fold, laws, at: failed(fold, work, failure, laws=laws, at=at, new_id=self._place.new_id)
+        )
+
+    async def _fenced(self, live: LiveChannel, turn: Turn, why: str) -> None:
+        channel_id = live.state.channel_id
+        log.warning("turn %s of %s was fenced: %s", turn.turn_id, channel_id, why)
+        try:
+            await self._place.audit.fenced(channel_id, turn.turn_id, why)
+        except StoreError as error:
+            log.warning("that could not be recorded: %s", error)
+
+    async def _put_back(self, notes: Notes) -> None:
+        try:
+            await notes.release()
+        except (Denied, StoreError) as error:
+            log.info("turn %s is not put back: %s", notes.turn.turn_id, error)
+
+
+async def _rendered(prompt: Prompt, shown: Sequence[Message]) -> str:
+    """The system prompt. What a user's function raises fails the turn with its words."""
+    if isinstance(prompt, str):
+        return prompt
+    try:
+        rendered = prompt(shown)
+        text: object = await rendered if isawaitable(rendered) else rendered
+    except Exception as error:
+        raise Failing("prompt_error", told(error)) from error
+    if not isinstance(text, str):
+        raise Failing("prompt_error", f"the system prompt is {type(text).__name__}, not a text")
+    return text
+
+
+def _judge(live: LiveChannel) -> Judge:
+    def judge(draft: Envelope) -> Deny | None:
+        judged = live.laws.judge(live.fold, draft)
+        return judged if isinstance(judged, Deny) else None
+
+    return judge
+
+
+def _handoffs(live: LiveChannel) -> Callable[[Handoff], str | None]:
+    """Says why a handoff is not possible in this channel; None if it is."""
+
+    def refusal(handoff: Handoff) -> str | None:
+        state = live.state
+        if not _in_packets(live):
+            return f"Nobody can be handed anything in a {state.type} channel; answer yourself."
+        if handoff.target not in state.participants:
+            known = ", ".join(state.participants)
+            return f"Nobody called {handoff.target!r} takes part here; there are: {known}."
+        return None
+
+    return refusal
+
+
+def _in_packets(live: LiveChannel) -> bool:
+    """Whether a turn ends in a packet here; otherwise it ends in a text."""
+    return bool(getattr(live.laws.adapter, "packets", False))
+
+
+def _view_of(live: LiveChannel) -> View:
+    return FullTranscript() if len(live.state.participants) <= 2 else NamedTranscript()
+
+
+def _texts(said: Said, context: ContextSet) -> list[tuple[str, Json]]:
+    text: Json = {"text": said.text}
+    if said.stopped is not None:
+        text["stopped"] = said.stopped
+    spoken: list[tuple[str, Json]] = [(EV_TEXT, text)]
+    return [(EV_CONTEXT_SET, data_of(context)), *spoken] if context.set or context.delete else spoken
+
+
+def _packet(said: Said, context: ContextSet) -> list[tuple[str, Json]]:
+    routing: Json = {"tools": list(said.tools)}
+    if said.finish is not None:
+        routing["finish"] = said.finish
+    if said.handoff is not None:
+        routing["handoff"] = data_of(said.handoff)
+    if said.stopped is not None:
+        routing["stopped"] = said.stopped
+    return [(EV_PACKET, {"body": said.text, "routing": routing, "context_updates": data_of(context)})]

@@ -1,0 +1,132 @@
+"""An agent as a user declares and asks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import dataclass
+from typing import TypedDict, Unpack
+
+from antiphon.agents.declaration import Declaration
+from antiphon.core.errors import TurnFailed, UsageError
+from antiphon.core.words import shown
+from antiphon.runtime.channel import Channel
+from antiphon.runtime.default import default_hub
+from antiphon.runtime.events import AgentEvent, AgentReply, FinalStateEvent, TokenEvent
+from antiphon.runtime.hub import Hub
+from antiphon.runtime.invoking import channel_of, check_runs, events_of
+from antiphon.runtime.told import Told
+
+LIMITS = frozenset({"max_model_calls", "empty_reply"})
+"""How a turn may be stopped that has an answer all the same, though a partial one."""
+
+
+class StreamOptions(TypedDict, total=False):
+    """How a turn is asked for and followed."""
+
+    thread_id: str | None
+    hub: Hub | None
+    message_id: str | None
+    tokens: bool
+
+
+@dataclass(frozen=True)
+class Agent(Declaration):
+    """An agent. Register it with a hub, which runs its turns; or ask it something with `invoke`."""
+
+    async def invoke(
+        self, text: str, *, thread_id: str | None = None, hub: Hub | None = None, message_id: str | None = None
+    ) -> AgentReply:
+        """Say something to the agent on a thread, and wait for its answer; `TurnFailed` if there is none.
+
+        The message is recorded before it is answered. Should the process end, the turn is finished by the next hub
+        in which the agent is registered; invoked again with the same `message_id` on the same thread, nothing is
+        said twice, and the answer is the one that there is.
+        """
+        async with _hub(hub) as used:
+            check_runs(used, self)
+            channel = await channel_of(used, self, thread_id)
+            told = Told(self.name, lambda: channel._live.state)
+            final: FinalStateEvent | None = None
+            async with aclosing(events_of(channel, told, text, message_id=message_id)) as events:
+                async for event in events:
+                    final = event if isinstance(event, FinalStateEvent) else None
+            assert final is not None, "the last event is the final one"
+            if final.stopped is not None and final.stopped not in LIMITS:
+                raise TurnFailed(final.stopped, channel.channel_id, final.detail)
+            return AgentReply(final.text, final.agent, final.stopped, final.usage, channel.channel_id)
+
+    async def channel(self, thread_id: str, hub: Hub) -> Channel:
+        """The channel of a thread, as its user holds it: to look at, to cancel a turn, to settle a call in doubt."""
+        if not isinstance(hub, Hub):
+            raise UsageError(f"hub is {shown(hub)}; give an open Hub")
+        return await channel_of(hub, self, thread_id)
+
+    async def stream_invoke(self, text: str, **options: Unpack[StreamOptions]) -> AsyncIterator[AgentEvent]:
+        """Say something to the agent on a thread, and follow its turn. `FinalStateEvent` comes last, also on failure.
+
+        With `tokens=True` the answer comes in pieces too, as the model speaks, before it comes whole.
+        """
+        _check_options(options)
+        async with _hub(options.get("hub")) as used:
+            check_runs(used, self)
+            channel = await channel_of(used, self, options.get("thread_id"))
+            told = Told(self.name, lambda: channel._live.state)
+            events = events_of(channel, told, text, message_id=options.get("message_id"))
+            if options.get("tokens"):
+                events = _with_tokens(channel, told, events)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+
+
+def _hub(hub: object) -> AbstractAsyncContextManager[Hub]:
+    if hub is None:
+        return default_hub()
+    if not isinstance(hub, Hub):
+        raise UsageError(f"hub is {shown(hub)}; give an open Hub, or None for the one of this process")
+    return nullcontext(hub)
+
+
+def _check_options(options: StreamOptions) -> None:
+    unknown = options.keys() - StreamOptions.__optional_keys__
+    if unknown:
+        known = ", ".join(sorted(StreamOptions.__optional_keys__))
+        raise UsageError(f"no option is called {shown(min(unknown))}; there are: {known}")
+
+
+async def _with_tokens(
+    channel: Channel, told: Told, events: AsyncIterator[AgentEvent]
+) -> AsyncGenerator[AgentEvent, None]:
+    """The events, and between them the tokens of each call once its beginning has been told."""
+    queue: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
+    with channel._desk.feed.overhearing(channel.channel_id) as hearing:
+
+        def drain() -> None:
+            while hearing.signals:
+                signal = hearing.signals[0]
+                if signal.turn_id == told.turn_id and signal.index not in told.started:
+                    return
+                hearing.signals.popleft()
+                if signal.turn_id == told.turn_id:
+                    queue.put_nowait(TokenEvent(signal.speaker, signal.text))
+
+        async def listen() -> None:
+            while True:
+                await hearing.wake.wait()
+                hearing.wake.clear()
+                drain()
+
+        async def follow() -> None:
+            async for event in events:
+                queue.put_nowait(event)
+            queue.put_nowait(None)
+
+        told.progress = drain
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(listen())
+            group.create_task(follow())
+            while (event := await queue.get()) is not None:
+                yield event
+            listening.cancel()

@@ -1,0 +1,64 @@
+"""What people and code do to the turns of a channel: stop them, and settle what is in doubt."""
+
+from __future__ import annotations
+
+from antiphon.core.codec import Malformed, check_json
+from antiphon.core.errors import Denied, UsageError
+from antiphon.core.events import EV_CALL_CLEARED, EV_CALL_FINISHED, CallCleared, CallFinished, Json
+from antiphon.core.guard import Deny
+from antiphon.core.ids import IdSource
+from antiphon.core.instants import Instant
+from antiphon.core.laws import Fold, Laws
+from antiphon.core.state import State
+from antiphon.core.step import Admitted
+from antiphon.core.turns import Claim, Failure, Work, failed, noted, owed_turn, written
+from antiphon.core.words import shown
+from antiphon.hub.live import LiveChannel
+
+
+async def cancel_turns(live: LiveChannel, by: str, reason: str, *, new_id: IdSource) -> int:
+    """End every turn that is owed now, without an answer; how many there were."""
+    _check_person(live.state, by)
+    turns = [turn.turn_id for turn in live.state.owed]
+    failure = Failure("cancelled", f"by {by}: {reason}")
+
+    def plan(turn_id: str, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | Deny | None:
+        turn = owed_turn(fold.state, turn_id)
+        if turn is None:
+            return None
+        return failed(fold, Work(Claim(turn_id, turn.epoch)), failure, laws=laws, at=at, new_id=new_id)
+
+    for turn_id in turns:
+        await live.submit(lambda fold, laws, at, turn_id=turn_id: plan(turn_id, fold, laws, at=at))  # type: ignore[misc]  # bound now, not later
+    return len(turns)
+
+
+async def settle_call(live: LiveChannel, by: str, entry: CallFinished | CallCleared, *, new_id: IdSource) -> None:
+    """Record what became of a call in doubt; its turn goes on from there."""
+    _check_person(live.state, by)
+    event_type = EV_CALL_FINISHED if isinstance(entry, CallFinished) else EV_CALL_CLEARED
+
+    def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny:
+        turn = owed_turn(fold.state, entry.turn)
+        if turn is None or entry.index not in turn.doubts:
+            return Deny("not_in_doubt", f"call {entry.index} of turn {entry.turn!r} is not in doubt")
+        note = noted(event_type, entry, cause=turn.cause)
+        return written(fold, Work(Claim(turn.turn_id, turn.epoch), (note,)), laws=laws, at=at, new_id=new_id)
+
+    await live.submit(plan)
+
+
+def result_of(text: object) -> Json:
+    """What a person says a call came to, as the journal keeps it."""
+    if not isinstance(text, str):
+        raise UsageError(f"result is {shown(text)}; give the text that the agent is to read")
+    try:
+        check_json(text)
+    except Malformed as error:
+        raise UsageError(f"result: {error}") from error
+    return {"returned": {"text": text}}
+
+
+def _check_person(state: State, by: str) -> None:
+    if state.participants.get(by) == "agent":
+        raise Denied("not_a_person", state.channel_id, f"{by!r} is an agent; people and code decide this")

@@ -1,0 +1,138 @@
+"""What a turn tells whoever asked, from the envelopes of its channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from antiphon.agents.messages import NO_USAGE, Reply, Usage
+from antiphon.core.codec import as_type
+from antiphon.core.envelope import Envelope
+from antiphon.core.events import (
+    SUBSTANTIVE,
+    Assigned,
+    CallDoubted,
+    CallFailed,
+    CallFinished,
+    CallStarted,
+    Closed,
+    Failed,
+    Json,
+    Packet,
+    event_of,
+)
+from antiphon.core.state import State
+from antiphon.core.turns import owed_turn
+from antiphon.runtime.events import (
+    AgentEvent,
+    AIMessageEvent,
+    FinalStateEvent,
+    ToolResponseEvent,
+    ToolUsageEvent,
+)
+
+IN_DOUBT = "in_doubt"
+
+
+class Told:
+    """What a turn has told so far."""
+
+    def __init__(self, agent: str, now: Callable[[], State]) -> None:
+        self._agent, self._now = agent, now
+        self.message: Envelope | None = None
+        """What is to be answered."""
+        self.started: set[int] = set()
+        """The positions of the calls that have begun."""
+        self.progress: Callable[[], None] = lambda: None
+        """Called after every envelope."""
+        self.turn_id = ""
+        """The turn that answers it."""
+        self._place = 0
+        self._doubts: dict[tuple[str, int], str] = {}
+        self._tools: dict[int, CallStarted] = {}
+        self._answered: set[int] = set()
+        self.usage: Usage = NO_USAGE
+        self.over = False
+        """Whether the turn has ended."""
+
+    def of(self, envelope: Envelope) -> list[AgentEvent]:
+        """What this envelope tells of the turn that answers the message."""
+        events = self._of(envelope)
+        self.progress()
+        return events
+
+    def _of(self, envelope: Envelope) -> list[AgentEvent]:
+        event = event_of(envelope)
+        match event:
+            case Assigned() if self._is_because(envelope):
+                self.turn_id, self._place = f"{envelope.sequence}/{self._agent}", envelope.sequence
+                return self._held_up()
+            case CallStarted() | CallFinished() | CallFailed() if event.turn == self.turn_id:
+                return self._of_call(event)
+            case CallDoubted():
+                self._doubts[event.turn, event.index] = f"{event.name}: {event.why}"
+                return self._held_up()
+            case Failed(turn=turn, reason=reason, detail=detail) if turn == self.turn_id:
+                return [self._final(stopped=reason, detail=detail)]
+            case Closed(reason=reason):
+                return [self._final(stopped="channel_closed", detail=reason)]
+            case _ if envelope.event_type in SUBSTANTIVE and self._is_answer(envelope):
+                return self._of_answer(envelope)
+            case _:
+                pass
+        return []
+
+    def _is_answer(self, envelope: Envelope) -> bool:
+        return envelope.sender_id == self._agent and self._is_because(envelope)
+
+    def _is_because(self, envelope: Envelope) -> bool:
+        return self.message is not None and envelope.causation_id == self.message.envelope_id
+
+    def _held_up(self) -> list[AgentEvent]:
+        """That a person must settle a call first, if that is so now: of this turn, or of one before it."""
+        state = self._now()
+        waiting = next((turn for turn in state.owed if turn.speaker == self._agent and turn.doubts), None)
+        if waiting is None or owed_turn(state, self.turn_id) is None or waiting.sequence > self._place:
+            return []
+        index = waiting.doubts[0]
+        what = self._doubts.get((waiting.turn_id, index), f"call {index} of an earlier turn")
+        detail = f"{what}; say what became of it with channel.settle({waiting.turn_id!r}, {index}, …)"
+        return [self._final(stopped=IN_DOUBT, detail=detail)]
+
+    def _of_call(self, event: CallStarted | CallFinished | CallFailed) -> list[AgentEvent]:
+        self.started.add(event.index)
+        match event:
+            case CallStarted(args=args) if args is not None and event.index not in self._tools:
+                self._tools[event.index] = event
+                return [ToolUsageEvent(self._agent, event.name, args, self._call_id(event.index))]
+            case CallStarted():
+                return []
+            case CallFinished(result=result) if event.index not in self._tools:
+                self.usage += as_type(result, Reply).usage
+                return []
+            case _ if event.index in self._tools and event.index not in self._answered:
+                self._answered.add(event.index)
+                failed = isinstance(event, CallFailed)
+                text = event.error if isinstance(event, CallFailed) else _text_of(event.result)
+                name = self._tools[event.index].name
+                return [ToolResponseEvent(self._agent, name, text, self._call_id(event.index), failed=failed)]
+            case _:
+                return []
+
+    def _of_answer(self, envelope: Envelope) -> list[AgentEvent]:
+        event, data = event_of(envelope), envelope.event_data
+        text = event.body if isinstance(event, Packet) else str(data.get("text", ""))
+        stopped = data.get("stopped")
+        final = self._final(text, stopped if isinstance(stopped, str) else None)
+        return [AIMessageEvent(self._agent, text), final] if text else [final]
+
+    def _final(self, text: str = "", stopped: str | None = None, detail: str = "") -> FinalStateEvent:
+        self.over = True
+        return FinalStateEvent(self._agent, text, stopped, detail, self.usage, self._now().channel_id)
+
+    def _call_id(self, index: int) -> str:
+        return f"{self.turn_id}/{index}"
+
+
+def _text_of(result: Json) -> str:
+    returned = result.get("returned")
+    return str(returned.get("text", "")) if isinstance(returned, dict) else ""

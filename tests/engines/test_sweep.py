@@ -1,0 +1,125 @@
+"""A crash at every write of a turn, before it and after it: the log tells the same story, and nothing is paid twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from antiphon import Envelope, Hub
+from antiphon.core.events import EV_CALL_FINISHED, EV_CALL_STARTED
+from antiphon.core.instants import Instant
+from antiphon.runtime.invoking import channel_of
+from antiphon.store.protocol import Appended
+from antiphon.testing import ManualClock, canonical_digest
+from tests.engines.canonical import ANSWER, QUESTION, World
+from tests.hub.gates import soon, turns
+from tests.hub.places import KeptStore
+
+BEFORE, AFTER = "before", "after"
+
+
+class Died(BaseException):
+    """The process is no more."""
+
+
+class MortalStore(KeptStore):
+    """Ends whoever uses it at one of its appends. What was recorded stays for the next."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.appends = 0
+        self.fatal: tuple[int, str] | None = None
+        self.dead = False
+
+    async def append(
+        self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
+    ) -> Appended:
+        if self.dead:
+            raise Died
+        self.appends += 1
+        self.dead = self.fatal is not None and self.fatal[0] == self.appends
+        if self.dead and self.fatal == (self.appends, BEFORE):
+            raise Died
+        appended = await super().append(channel, batch, expected=expected, due=due)
+        if self.dead:
+            raise Died
+        return appended
+
+
+async def ask(store: MortalStore, clock: ManualClock, world: World) -> tuple[str, list[Envelope]]:
+    """Ask until there is an answer, in as many lives as it takes."""
+    others = asyncio.all_tasks()
+    for _ in range(3):
+        try:
+            return await life(store, clock, world)
+        except Died:
+            mine = asyncio.all_tasks() - others
+            for task in mine:
+                task.cancel()
+            await asyncio.gather(*mine, return_exceptions=True)
+            store.dead, store.fatal = False, None
+    raise AssertionError("it did not survive")
+
+
+async def life(store: MortalStore, clock: ManualClock, world: World) -> tuple[str, list[Envelope]]:
+    hub = await Hub.over(store, clock=clock)
+    agent = world.agent()
+    channel = await channel_of(hub, agent, "t")
+    await channel.send(QUESTION, message_id="m1")
+    async with asyncio.timeout(10):
+        while store.dead or not (answers := await said(hub, channel.channel_id)):
+            if store.dead:
+                raise Died
+            await turns(1)
+    log = await hub.log(channel.channel_id)
+    await hub.close()
+    return answers[-1], log
+
+
+async def said(hub: Hub, channel_id: str) -> list[str]:
+    return [
+        str(each.event_data["text"])
+        for each in await hub.log(channel_id)
+        if each.sender_id == "bob" and "text" in each.event_data
+    ]
+
+
+async def uncrashed() -> tuple[str, int]:
+    clock = ManualClock()
+    store = MortalStore(clock)
+    _, log = await ask(store, clock, World())
+    return canonical_digest(log), store.appends
+
+
+@pytest.mark.parametrize("rephrasing", [False, True])
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+async def test_a_crash_at_every_write(when: str, rephrasing: bool) -> None:
+    """A model that is asked again because it was in flight may say something else, and that is another story."""
+    digest, appends = await uncrashed()
+    assert appends >= 8
+    for place in range(1, appends + 1):
+        clock, world = ManualClock(), World(rephrasing=rephrasing)
+        store = MortalStore(clock)
+        store.fatal = place, when
+        answer, log = await soon(ask(store, clock, world))
+        assert store.fatal is None, f"it did not die at append {place}"
+        assert answer == ANSWER
+        audit(log, world)
+        assert rephrasing or canonical_digest(log) == digest, f"another story after a crash {when} append {place}"
+
+
+def audit(log: list[Envelope], world: World) -> None:
+    """No finished call was made again, and there is one payment."""
+    started = [entry.event_data["index"] for entry in log if entry.event_type == EV_CALL_STARTED]
+    finished = [entry.event_data["index"] for entry in log if entry.event_type == EV_CALL_FINISHED]
+    assert sorted(finished) == list(range(10))
+    for name, count in world.asked.items():
+        assert count <= 1 + (len(started) - len(finished)), f"{name} was asked {count} times"
+    assert len(world.ledger) == 1
+    done: set[object] = set()
+    for entry in log:
+        index = entry.event_data.get("index")
+        assert entry.event_type != EV_CALL_STARTED or index not in done, f"call {index} was made again"
+        done |= {index} if entry.event_type == EV_CALL_FINISHED else set()
