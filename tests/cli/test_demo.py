@@ -15,10 +15,11 @@ import pytest
 
 from antiphon import Envelope
 from antiphon.cli.demo import story
-from antiphon.cli.demo.beats import Compared, Said
+from antiphon.cli.demo.beats import Accounted, Called, Compared, Pays, Said
 from antiphon.cli.demo.command import _removal
-from antiphon.cli.demo.play import ENOUGH, DemoFailed, Play, compared
-from antiphon.core.events import EV_TEXT
+from antiphon.cli.demo.play import ENOUGH, Contact, DemoFailed, Play, accounted, compared
+from antiphon.core.envelope import HUB
+from antiphon.core.events import EV_CALL_FINISHED, EV_CALL_STARTED, EV_TEXT, EV_TURN_CLAIMED
 from tests.cli.conftest import Run, typed
 
 GOLDEN = Path(__file__).parent / "demo_log.txt"
@@ -50,6 +51,15 @@ class Shown:
 
     def of(self, *steps: str) -> list[dict[str, Any]]:
         return [beat for beat in self.beats if beat["step"] in steps]
+
+    def turn(self) -> list[tuple[str, dict[str, Any]]]:
+        """What the log says of the clerk's turn, as SQLite alone reads it: types and data."""
+        wanted = (EV_TURN_CLAIMED, EV_CALL_STARTED, EV_CALL_FINISHED)
+        connection = sqlite3.connect(self.path)
+        bodies = connection.execute("SELECT body FROM log ORDER BY channel, seq").fetchall()
+        connection.close()
+        entries = [json.loads(body) for (body,) in bodies]
+        return [(each["event_type"], each["event_data"]) for each in entries if each["event_type"] in wanted]
 
     def recorded(self) -> list[tuple[str, int, str]]:
         """The file as SQLite alone reads it."""
@@ -114,14 +124,14 @@ def test_it_is_killed_in_mid_conversation(counted: Shown) -> None:
     steps = [beat["step"] for beat in counted.beats]
     before = steps[: steps.index("killed")]
     assert before.count("wired") == ENOUGH
-    assert before.count("said") == len(story.BEFORE) + 1
+    assert before.count("said") == len(story.BEFORE) + 2
     assert "closed" not in before
 
 
 def test_no_acknowledged_line_is_missing(counted: Shown) -> None:
     recorded = Counter(counted.recorded())
     acknowledged = [(beat["channel_id"], beat["sequence"], beat["envelope_id"]) for beat in counted.of("said", "wired")]
-    assert len(acknowledged) == ENOUGH + len(story.BEFORE) + len(story.AFTER) + 2
+    assert len(acknowledged) == ENOUGH + len(story.BEFORE) + len(story.AFTER) + 4
     assert [place for place in acknowledged if recorded[place] != 1] == []
     summed = {channel: len(sequences) for channel, sequences in counted.of("killed")[0]["acknowledged"].items()}
     assert sum(summed.values()) == counted.of("compared")[0]["acknowledged"] >= ENOUGH
@@ -134,11 +144,15 @@ def test_nothing_is_there_twice(counted: Shown) -> None:
 
 
 def test_the_channels_go_on_where_they_were(counted: Shown) -> None:
-    found = {beat["type"]: beat for beat in counted.of("found")}
-    assert found["discussion"]["next_speaker"] == story.CHECKER
-    assert found["discussion"]["turn_count"] == len(story.BEFORE)
-    assert found["consulting"]["next_speaker"] == story.KEEPER
-    assert found["conversation"]["status"] == "active"
+    desk, phone, errand, wire = counted.of("found")
+    assert (desk["type"], desk["next_speaker"], desk["turn_count"]) == (
+        "discussion",
+        story.CHECKER,
+        len(story.BEFORE),
+    )
+    assert (phone["type"], phone["next_speaker"]) == ("consulting", story.KEEPER)
+    assert (errand["type"], errand["next_speaker"]) == ("consulting", story.CLERK)
+    assert (wire["type"], wire["status"]) == ("conversation", "active")
     assert counted.of("delivered")[0]["text"] == story.QUESTION.text
 
 
@@ -152,15 +166,55 @@ def test_speaking_out_of_turn_is_refused(counted: Shown) -> None:
     assert times == 0
 
 
-def test_both_conversations_are_finished(counted: Shown) -> None:
-    assert [beat["reason"] for beat in counted.of("closed")] == ["answered", story.REASON]
+def test_the_hub_is_killed_in_mid_turn(counted: Shown) -> None:
+    steps = [beat["step"] for beat in counted.beats]
+    before = steps[: steps.index("killed")]
+    assert [step for step in before if step in ("called", "pays", "booked")] == [*["called"] * 3, "pays", "booked"]
+    recalled = counted.of("recalled")
+    assert [(call["name"], call["in_flight"]) for call in recalled] == [
+        ("model", False),
+        ("look_up", False),
+        ("model", False),
+        ("pay", True),
+    ]
+
+
+def test_the_turn_is_finished_from_its_journal(counted: Shown) -> None:
+    steps = [beat["step"] for beat in counted.beats]
+    after = counted.beats[steps.index("killed") :]
+    assert [beat["name"] for beat in after if beat["step"] == "called"] == ["model", "file", "model"]
+    accounted = counted.of("accounted")[0]
+    assert [accounted[name] for name in ("calls", "read", "again", "anew")] == [7, 3, 1, 3]
+    assert [beat["text"] for beat in counted.of("said") if beat["speaker"] == story.CLERK] == [story.PAID]
+
+
+def test_the_payment_is_made_twice_and_booked_once(counted: Shown) -> None:
+    first, second = counted.of("pays")
+    assert first == second
+    assert [(beat["known"], beat["entries"]) for beat in counted.of("booked")] == [(False, 1), (True, 1)]
+
+
+def test_the_log_tells_the_same_of_the_turn(counted: Shown) -> None:
+    turn = counted.turn()
+    claims = [data for kind, data in turn if kind == EV_TURN_CLAIMED]
+    assert [claim["epoch"] for claim in claims] == [1, 2]
+    assert len({claim["owner"] for claim in claims}) == 2
+    again = turn[turn.index((EV_TURN_CLAIMED, claims[1])) :]
+    assert [data["index"] for kind, data in again if kind == EV_CALL_STARTED] == [3, 4, 5, 6]
+    assert [data["index"] for kind, data in turn if kind == EV_CALL_FINISHED] == list(range(7))
+    keys = [data["key"] for kind, data in turn if kind == EV_CALL_STARTED and data["name"] == "pay"]
+    assert keys == [beat["key"] for beat in counted.of("pays")]
+
+
+def test_all_conversations_are_finished(counted: Shown) -> None:
+    assert [beat["reason"] for beat in counted.of("closed")] == ["answered", "answered", story.REASON]
 
 
 def test_the_file_is_verified(counted: Shown) -> None:
     verified = counted.of("verified")[0]
     assert verified["problems"] == 0
     assert verified["envelopes"] == len(counted.recorded())
-    assert verified["channels"] == 5
+    assert verified["channels"] == 6
 
 
 def test_the_story_names_what_was_acknowledged(told: Shown) -> None:
@@ -171,8 +225,18 @@ def test_the_story_names_what_was_acknowledged(told: Shown) -> None:
     assert re.search(r"refused with 'not_expected_speaker':\n +'otto' spoke; the turn is with june\n", text)
 
 
+def test_the_story_tells_what_was_read_and_what_was_called(told: Shown) -> None:
+    turn = told.done.stdout.partition("4  The clerk's turn goes on\n")[2].partition("\n\n")[0]
+    assert re.search(r"^ ✓   12  vera   reads: look_up gave Mrs Plum, 12 shillings$", turn, re.MULTILINE)
+    key = re.search(r"^ ✓   15  vera   reads: pay has left, under the key (\w{8}); no answer$", turn, re.MULTILINE)
+    assert key is not None
+    assert f"  vera   calls pay: the same again, under the same key {key[1]}\n" in turn
+    assert " ✓  7 calls: 3 read from the journal, 1 made again under its key, 3 new.\n" in turn
+    assert turn.endswith(" ✓  The bank was asked twice. Its ledger holds 1 entry.")
+
+
 def test_the_log_is_shown(told: Shown) -> None:
-    table = told.done.stdout.partition("4  What the log says\n")[2].partition("\n\n")[0]
+    table = told.done.stdout.partition("6  What the log says\n")[2].partition("\n\n")[0]
     assert re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<------ time ------>", table) + "\n" == GOLDEN.read_text("utf-8")
 
 
@@ -193,7 +257,7 @@ def test_what_to_try_next_can_be_tried(told: Shown) -> None:
 
 
 def test_it_says_what_it_leaves_and_how_to_remove_it(told: Shown) -> None:
-    left = told.done.stdout.partition("6  What is left\n")[2].partition("Try next")[0]
+    left = told.done.stdout.partition("8  What is left\n")[2].partition("Try next")[0]
     assert f"     rm {told.path}*\n" in left
     assert "--follow" in left
     assert "examples" in left
@@ -244,3 +308,40 @@ def recorded(*numbers: int, text: str = "") -> list[Envelope]:
 def test_what_is_lost_or_doubled_would_be_noticed(log: list[Envelope], expected: Compared) -> None:
     assert compared(SAID, log) == expected
     assert expected.holds == (expected.missing == expected.doubled == 0)
+
+
+MODEL, PAY = Called("vera", "model"), Pays("vera", "k", "Mrs Plum", 12)
+
+
+def journalled(*entries: str) -> list[Envelope]:
+    """A log with these calls in it: "0!" has left and "0" has come back; a letter behind it is the key."""
+    return [
+        Envelope(f"id-{place}", "c1", HUB, [], EV_CALL_STARTED if "!" in entry else EV_CALL_FINISHED, _data(entry))
+        for place, entry in enumerate(entries)
+    ]
+
+
+def _data(entry: str) -> dict[str, object]:
+    index, left, key = entry.partition("!")
+    data: dict[str, object] = {"turn": "7/vera", "index": int(index)}
+    return {**data, "name": "pay", "digest": "d", "key": key} if left else {**data, "result": {}}
+
+
+@pytest.mark.parametrize(
+    ("log", "second", "entries", "expected"),
+    [
+        (journalled("0!", "0", "1!k", "1!k", "1"), [PAY], 1, True),
+        (journalled("0!", "0", "1!k", "1!k", "1", "2!", "2"), [PAY, MODEL], 1, True),
+        (journalled("0!", "0", "1!k", "1!k", "1"), [MODEL, PAY], 1, False),
+        (journalled("0!", "0", "1!k", "1!k", "1"), [PAY], 2, False),
+        (journalled("0!", "0", "1!k", "1!j", "1"), [PAY], 1, False),
+        (journalled("0!", "0", "1!k", "1"), [], 1, False),
+    ],
+    ids=["as it should be", "and goes on", "asked again", "paid twice", "another key", "not made again"],
+)
+def test_a_call_that_is_made_too_often_would_be_noticed(
+    log: list[Envelope], second: list[Contact], entries: int, *, expected: bool
+) -> None:
+    found = accounted(log, ([MODEL, PAY], second), entries=entries)
+    assert isinstance(found, Accounted)
+    assert found.holds == expected

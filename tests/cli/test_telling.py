@@ -3,6 +3,12 @@ import pytest
 from antiphon.cli.telling import is_bookkeeping, told
 from antiphon.core.envelope import OPERATORS, Envelope
 from antiphon.core.events import (
+    EV_CALL_CLEARED,
+    EV_CALL_CONFLICTED,
+    EV_CALL_DOUBTED,
+    EV_CALL_FAILED,
+    EV_CALL_FINISHED,
+    EV_CALL_STARTED,
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_CREATED,
     EV_CHANNEL_EXPIRED,
@@ -10,6 +16,7 @@ from antiphon.core.events import (
     EV_CHANNEL_INVITE_ACK,
     EV_CHANNEL_INVITE_REJECT,
     EV_CHANNEL_OPENED,
+    EV_CHANNEL_PAUSED,
     EV_CHANNEL_QUARANTINED,
     EV_CONTEXT_SET,
     EV_DRAFT_REFUSED,
@@ -18,6 +25,10 @@ from antiphon.core.events import (
     EV_PARTICIPANT_REGISTERED,
     EV_TEXT,
     EV_TURN_ASSIGNED,
+    EV_TURN_CLAIMED,
+    EV_TURN_FAILED,
+    EV_TURN_FENCED,
+    EV_TURN_RELEASED,
 )
 
 
@@ -67,6 +78,40 @@ SEATS = [{"name": "ada", "kind": "agent"}, {"name": "ben", "kind": "human"}]
         (
             by_hub(EV_CHANNEL_QUARANTINED, channel_id="c1", sequence=4, error="torn"),
             "quarantines c1 from sequence 4: torn",
+        ),
+        (by_hub(EV_TURN_CLAIMED, turn="7/ada", epoch=1, owner="o"), "runs turn 7/ada"),
+        (by_hub(EV_TURN_CLAIMED, turn="7/ada", epoch=2, owner="o"), "runs turn 7/ada, attempt 2"),
+        (by_hub(EV_TURN_RELEASED, turn="7/ada", epoch=2), "puts turn 7/ada back in order"),
+        (
+            by_hub(EV_TURN_FAILED, turn="7/ada", speaker="ada", reason="model_error", detail="boom"),
+            "ends turn 7/ada without an answer: model_error (boom)",
+        ),
+        (by_hub(EV_TURN_FENCED, channel_id="c1", turn="7/ada", why="late"), "fences turn 7/ada in c1: late"),
+        (by_hub(EV_CHANNEL_PAUSED, reason="unattended:20"), "pauses the channel: unattended:20"),
+        (by_hub(EV_CALL_STARTED, turn="7/ada", index=0, name="model", digest="d"), "0: asks the model"),
+        (
+            by_hub(EV_CALL_STARTED, turn="7/ada", index=1, name="pay", digest="d", args={"order": "7", "cents": 5}),
+            '1: calls pay(order="7", cents=5)',
+        ),
+        (
+            by_hub(EV_CALL_FINISHED, turn="7/ada", index=0, result={"text": "", "calls": [{"name": "pay"}]}),
+            "0: asked for pay",
+        ),
+        (by_hub(EV_CALL_FINISHED, turn="7/ada", index=0, result={"text": "Hi.", "calls": []}), "0: answered Hi."),
+        (by_hub(EV_CALL_FINISHED, turn="7/ada", index=0, result={}), "0: answered nothing"),
+        (
+            by_hub(EV_CALL_FINISHED, turn="7/ada", index=1, result={"returned": {"text": "paid"}}, by="dana"),
+            "1: returned paid, says dana",
+        ),
+        (by_hub(EV_CALL_FAILED, turn="7/ada", index=1, error="no"), "1: failed: no"),
+        (
+            by_hub(EV_CALL_DOUBTED, turn="7/ada", index=1, name="pay", why="it was under way"),
+            "1: does not know what became of pay: it was under way",
+        ),
+        (by_hub(EV_CALL_CLEARED, turn="7/ada", index=1, by="dana"), "1: is to be made again, says dana"),
+        (
+            by_hub(EV_CALL_CONFLICTED, turn="7/ada", index=1, name="pay", recorded="d", asked="e"),
+            "1: was pay, and something else is asked for now",
         ),
         (by_ada("town.vote", **{"for": "ben"}), 'town.vote {"for":"ben"}'),
         (by_ada(EV_TEXT, words="no text"), 'ag2.msg.text {"words":"no text"}'),

@@ -11,9 +11,8 @@ import click
 from click.core import ParameterSource
 
 from antiphon.core.errors import BadUrl
-from antiphon.core.ids import NAME
+from antiphon.core.ids import NAME, check_name
 from antiphon.hub.clock import SystemClock
-from antiphon.hub.directory import check_name
 from antiphon.store.protocol import Store
 from antiphon.store.urls import file_of, open_store
 

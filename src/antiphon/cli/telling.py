@@ -14,17 +14,28 @@ from antiphon.core.events import (
     EV_CHANNEL_QUARANTINED,
     EV_DRAFT_REFUSED,
     EV_PARTICIPANT_REGISTERED,
+    EV_TURN_FENCED,
     Acknowledged,
     Assigned,
+    CallCleared,
+    CallConflicted,
+    CallDoubted,
+    CallFailed,
+    CallFinished,
+    CallStarted,
+    Claimed,
     Closed,
     ContextSet,
     Created,
     Event,
     Expired,
+    Failed,
     Json,
     Opened,
     Packet,
+    Paused,
     Rejected,
+    Released,
     Text,
     Violated,
     event_of,
@@ -87,7 +98,54 @@ def _lived(event: Event) -> str:
         case Assigned(speakers=speakers, reason=reason):
             return f"gives the turn to {_names(speakers)}" + (f": {reason}" if reason else "")
         case _:
+            return _worked(event)
+
+
+def _worked(event: Event) -> str:
+    match event:
+        case Claimed(turn=turn, epoch=epoch):
+            return f"runs turn {turn}" + (f", attempt {epoch}" if epoch > 1 else "")
+        case Released(turn=turn):
+            return f"puts turn {turn} back in order"
+        case Failed(turn=turn, reason=reason, detail=detail):
+            return f"ends turn {turn} without an answer: {reason}" + (f" ({detail})" if detail else "")
+        case Paused(reason=reason):
+            return f"pauses the channel: {reason}"
+        case CallStarted(index=index, name=name, args=args):
+            return f"{index}: asks the model" if args is None else f"{index}: calls {name}({_arguments(args)})"
+        case CallFinished(index=index, result=result, by=by):
+            return f"{index}: {_outcome(result)}" + (f", says {by}" if by else "")
+        case CallFailed(index=index, error=error):
+            return f"{index}: failed: {error}"
+        case CallDoubted(index=index, name=name, why=why):
+            return f"{index}: does not know what became of {name}: {why}"
+        case CallCleared(index=index, by=by):
+            return f"{index}: is to be made again, says {by}"
+        case _:
+            return _compared(event)
+
+
+def _compared(event: Event) -> str:
+    match event:
+        case CallConflicted(index=index, name=name):
+            return f"{index}: was {name}, and something else is asked for now"
+        case _:
             return _ended(event)
+
+
+def _arguments(args: Json) -> str:
+    return ", ".join(f"{key}={msgspec.json.encode(value).decode()}" for key, value in args.items())
+
+
+def _outcome(result: Json) -> str:
+    """What a call came to: the text of a tool's result, or what a model said and asked for."""
+    returned = result.get("returned")
+    if isinstance(returned, dict):
+        return f"returned {returned.get('text', '')}"
+    wanted = result.get("calls")
+    names = [str(call.get("name")) for call in wanted if isinstance(call, dict)] if isinstance(wanted, list) else []
+    said = [f"answered {result.get('text')}"] if result.get("text") else []
+    return "; ".join([*said, *([f"asked for {_names(names)}"] if names else [])]) or "answered nothing"
 
 
 def _ended(event: Event) -> str:
@@ -114,6 +172,8 @@ def _managed(envelope: Envelope) -> str:
         case t if t == EV_CHANNEL_QUARANTINED:
             place = f"{_word(data, 'channel_id')} from sequence {_word(data, 'sequence')}"
             return f"quarantines {place}: {_word(data, 'error')}"
+        case t if t == EV_TURN_FENCED:
+            return f"fences turn {_word(data, 'turn')} in {_word(data, 'channel_id')}: {_word(data, 'why')}"
         case _:
             return ""
 

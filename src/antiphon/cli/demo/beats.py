@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+GO_ON, BOOKED = "go on", "booked"
+"""What the hub's process is told in return, one word a line: a cue, and the bank's answer."""
+
 
 class Beat(msgspec.Struct, frozen=True, tag_field="step", tag=str.lower):
     """Something that happened."""
@@ -51,6 +54,35 @@ class Wired(Beat, frozen=True):
     item: int
 
 
+class Called(Beat, frozen=True):
+    """An agent's model or one of its tools was called, in this process."""
+
+    agent: str
+    name: str
+    wants: str = ""
+    """The tool that the model asks for."""
+    answer: str = ""
+
+
+class Pays(Beat, frozen=True):
+    """An agent's tool asks the bank to pay, and waits for its answer. The bank is whoever watches."""
+
+    agent: str
+    key: str
+    payee: str
+    shillings: int
+
+
+class Booked(Beat, frozen=True):
+    """The bank was asked to pay under this key."""
+
+    key: str
+    known: bool
+    """Whether this key was booked before, so that nothing was booked now."""
+    entries: int
+    """How many the ledger holds."""
+
+
 class Killed(Beat, frozen=True):
     """The hub's process was killed; these sequences it had acknowledged, by channel."""
 
@@ -82,6 +114,43 @@ class Found(Beat, frozen=True):
     status: str
     turn_count: int
     next_speaker: str | None
+
+
+class Recalled(Beat, frozen=True):
+    """A call of a turn, as its journal in the log tells of it."""
+
+    agent: str
+    sequence: int
+    name: str
+    wants: str = ""
+    answer: str = ""
+    key: str = ""
+    in_flight: bool = False
+    """Whether it has left, and nothing is recorded of what it came to."""
+
+
+class Accounted(Beat, frozen=True):
+    """The calls of a turn that two processes have taken, held against its journal and the bank's ledger."""
+
+    channel_id: str
+    calls: int
+    """How many the turn has, by its journal."""
+    read: int
+    """How many the second process read there, and did not make."""
+    again: int
+    """How many both processes have made, under one key each."""
+    anew: int
+    """How many only the second process has made."""
+    payments: int
+    """How often the bank was asked to pay."""
+    entries: int
+    """How many its ledger holds."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether each call was made once, but for the payment, which was made twice and booked once."""
+        once = self.read + self.again + self.anew == self.calls
+        return once and self.read > 0 and self.again == self.entries == 1 and self.payments == 2
 
 
 class Refused(Beat, frozen=True):
@@ -143,9 +212,14 @@ AnyBeat = (
     | Opened
     | Said
     | Wired
+    | Called
+    | Pays
+    | Booked
     | Killed
     | Compared
     | Found
+    | Recalled
+    | Accounted
     | Refused
     | Delivered
     | Repeated

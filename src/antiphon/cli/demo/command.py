@@ -36,11 +36,12 @@ FOLDER, FILE = "antiphon-demo-", "gazette.db"
 @click.option("--fast", is_flag=True, help="Do not wait between the lines; so it is also when piped, and under CI.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each thing that happens.")
 def command(*, keep: Path | None, fast: bool, as_json: bool) -> None:
-    """Watch a team go on talking after its hub is killed.
+    """Watch a team go on after its hub is killed, in mid-turn.
 
-    A newsroom of four and a wire service talk over a hub that runs in a process of its own. That process is killed
-    with SIGKILL while it writes. Another one opens the same file: everything acknowledged is there, once, and the
-    conversation goes on where it was. It takes about fifteen seconds; no key, no network.
+    A newsroom talks over a hub that runs in a process of its own; its clerk, an agent, has just made a payment. That
+    process is killed with SIGKILL while it writes. Another one opens the same file: everything acknowledged is there,
+    once, and the clerk's turn is finished from its journal, with nothing paid twice. It takes about twenty seconds; no
+    key, no network.
     """
     path = _place(keep)
     url = SQLITE + str(path)
@@ -53,21 +54,23 @@ def command(*, keep: Path | None, fast: bool, as_json: bool) -> None:
 
 async def _as_json(url: str) -> None:
     begun = time.monotonic()
-    desk = await Play(url, write_json, pace=0).run()
+    play = Play(url, write_json, pace=0)
+    await play.run()
     await _verify(url, write_json)
-    write_json(beats.Ended(url, desk, round(time.monotonic() - begun, 3)))
+    write_json(beats.Ended(url, play.desk, round(time.monotonic() - begun, 3)))
 
 
 async def _as_story(url: str, path: Path, out: Output, *, pace: float) -> None:
     narrator = Narrator(out)
     narrator.introduce(str(path))
-    desk = await Play(url, narrator.tell, pace=pace).run()
-    out.heading("4  What the log says")
-    await show(url, TENANT, desk, view=View(out))
+    play = Play(url, narrator.tell, pace=pace)
+    await play.run()
+    out.heading("6  What the log says")
+    await show(url, TENANT, play.desk, view=View(out))
     out.line(Cell("       The numbers between are bookkeeping: whose turn it is, and why.", "dim"))
     await _verify(url, narrator.tell)
     _part(out, path)
-    _suggest(out, url, desk)
+    _suggest(out, url, play.errand)
 
 
 async def _verify(url: str, tell: Tell) -> None:
@@ -80,7 +83,7 @@ async def _verify(url: str, tell: Tell) -> None:
 
 def _part(out: Output, path: Path) -> None:
     """Say what stays, and how to be rid of it."""
-    out.heading("6  What is left")
+    out.heading("8  What is left")
     out.line("   The file stays, for you to look into. This removes it:")
     out.command("     ", Cell(_removal(path), "bold"))
     out.line("   While a hub is open, `antiphon log CHANNEL --follow` shows what is said.")
@@ -93,13 +96,13 @@ def _removal(path: Path) -> str:
     return f"rm {shlex.quote(str(path))}*"
 
 
-def _suggest(out: Output, url: str, desk: str) -> None:
+def _suggest(out: Output, url: str, channel: str) -> None:
     program = _program()
     out.heading("Try next")
     for tried in (
         f"export {VARIABLE}={shlex.quote(url)}",
         f"{program} channels --system",
-        f"{program} log {desk} --audit",
+        f"{program} log {channel} --audit",
         f"{program} verify",
         f"{program} doctor",
     ):

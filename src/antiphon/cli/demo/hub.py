@@ -1,6 +1,7 @@
 """The process that holds the hub in the demonstration, and that is killed: `python -m antiphon.cli.demo.hub ACT URL`.
 
-Rule 1: it goes on only when cued, by a line on standard input; at the end of that input it stops.
+Rule 1: it goes on only when cued, by a line on standard input; at the end of that input it stops. The bank's answers
+        come there too, in a word of their own.
 Rule 2: a beat is written once the hub has acknowledged what it tells of, in one piece, so that a kill tears none.
 """
 
@@ -14,9 +15,11 @@ from itertools import count
 import msgspec
 
 from antiphon.cli.demo import beats, story
-from antiphon.cli.demo.beats import Beat
+from antiphon.cli.demo.beats import BOOKED, GO_ON, Beat
+from antiphon.cli.demo.clerk import Clerk, Outside, recalled
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, Denied
+from antiphon.core.events import EV_TEXT
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.participant import Participant
@@ -26,13 +29,16 @@ SENDERS = 8
 MOST_ITEMS = 20_000
 AGAIN = 40
 """How many items the wire sends a second time, because it cannot know which of them arrived."""
+PATIENCE = 10.0
+"""How many seconds a channel is given to end."""
 
 Team = dict[str, Participant]
 
 
 async def begin(hub: Hub) -> None:
     """The first act, which does not end by itself."""
-    team = await _gathered(hub)
+    team, clerk = await _gathered(hub), Clerk(Outside(_tell, _cue, _confirmed))
+    await hub.register(clerk.agent())
     desk = await _opened(team[story.EDITOR], "discussion", [story.REPORTER, story.CHECKER])
     for line in story.BEFORE:
         await _cue()
@@ -40,6 +46,11 @@ async def begin(hub: Hub) -> None:
     await _cue()
     phone = await _opened(team[story.CHECKER], "consulting", [story.KEEPER])
     await _speak(team, phone.channel_id, story.QUESTION)
+    await _cue()
+    errand = await _opened(team[story.EDITOR], "consulting", [story.CLERK])
+    await _speak(team, errand.channel_id, story.ERRAND)
+    clerk.asked.set()
+    await clerk.paying.wait()
     await _cue()
     wire = await _opened(team[story.WIRE], "conversation", [story.EDITOR])
     numbers = count(1)
@@ -49,12 +60,12 @@ async def begin(hub: Hub) -> None:
 async def resume(hub: Hub) -> None:
     """The second act, by another process: everything goes on from the file."""
     team = await _gathered(hub)
-    found = {row.type: row.channel_id for row in await hub.channels()}
-    desk = await team[story.EDITOR].channel(found["discussion"])
-    phone = await team[story.KEEPER].channel(found["consulting"])
-    wire = await team[story.WIRE].channel(found["conversation"])
-    for channel in (desk, phone, wire):
-        _tell_found(channel)
+    desk = await _found(hub, team[story.EDITOR], story.REPORTER)
+    phone = await _found(hub, team[story.KEEPER], story.KEEPER)
+    errand = await _found(hub, team[story.EDITOR], story.CLERK)
+    wire = await _found(hub, team[story.WIRE], story.WIRE)
+    await _cue()
+    await _finish_turn(hub, errand)
     await _cue()
     await _speak_out_of_turn(team, desk.channel_id)
     await _cue()
@@ -63,7 +74,7 @@ async def resume(hub: Hub) -> None:
     question = await _taken_from_inbox(team[story.KEEPER])
     await _cue()
     await _speak(team, phone.channel_id, story.ANSWER, answering=question)
-    _tell(beats.Closed(phone.channel_id, await phone.closed(timeout=5)))
+    _tell(beats.Closed(phone.channel_id, await phone.closed(timeout=PATIENCE)))
     for line in story.AFTER:
         await _cue()
         await _speak(team, desk.channel_id, line)
@@ -71,7 +82,7 @@ async def resume(hub: Hub) -> None:
 
 
 async def _gathered(hub: Hub) -> Team:
-    return {name: await hub.register(name) for name in story.EVERYBODY}
+    return {name: await hub.register(name) for name in story.PEOPLE}
 
 
 async def _opened(host: Participant, kind: str, guests: list[str]) -> Channel:
@@ -84,6 +95,22 @@ async def _speak(team: Team, channel_id: str, line: story.Line, *, answering: st
     channel = await team[line.speaker].channel(channel_id)
     said = await channel.send(line.text, causation_id=answering)
     _tell(beats.Said(channel_id, said.sequence, said.envelope_id, line.speaker, line.text))
+
+
+async def _finish_turn(hub: Hub, errand: Channel) -> None:
+    """Tell the journal of the clerk's turn, and register her: then it goes on by itself."""
+    for call in recalled(await hub.log(errand.channel_id)):
+        _tell(call)
+    clerk = Clerk(Outside(_tell, _cue, _confirmed))
+    clerk.asked.set()
+    await hub.register(clerk.agent())
+    reason = await errand.closed(timeout=PATIENCE)
+    for said in await hub.log(errand.channel_id):
+        if said.event_type == EV_TEXT and said.sender_id == story.CLERK:
+            _tell(
+                beats.Said(said.channel_id, said.sequence, said.envelope_id, story.CLERK, str(said.event_data["text"]))
+            )
+    _tell(beats.Closed(errand.channel_id, reason))
 
 
 async def _speak_out_of_turn(team: Team, channel_id: str) -> None:
@@ -129,11 +156,13 @@ async def _taken_from_inbox(keeper: Participant) -> str:
     raise AssertionError("an inbox has no end")
 
 
-def _tell_found(channel: Channel) -> None:
+async def _found(hub: Hub, holder: Participant, guest: str) -> Channel:
+    """The channel that this one of all takes part in, as somebody else in it holds it."""
+    [row] = await hub.channels(participant=guest)
+    channel = await holder.channel(row.channel_id)
     state = channel.state
-    _tell(
-        beats.Found(channel.channel_id, state.type, state.status, state.turn_count, state.expected_next_speaker),
-    )
+    _tell(beats.Found(channel.channel_id, state.type, state.status, state.turn_count, state.expected_next_speaker))
+    return channel
 
 
 def _tell(beat: Beat) -> None:
@@ -142,8 +171,31 @@ def _tell(beat: Beat) -> None:
 
 async def _cue() -> None:
     _tell(beats.Waits())
-    if not await asyncio.to_thread(sys.stdin.readline):
+    await _heard(GO_ON)
+
+
+async def _confirmed() -> str:
+    await _heard(BOOKED)
+    return BOOKED
+
+
+_reading, _kept = asyncio.Lock(), list[str]()
+
+
+async def _heard(word: str) -> None:
+    """Wait for a line that says this. Another one is kept for whoever waits for it."""
+    while word not in _kept:
+        async with _reading:
+            if word not in _kept:
+                _kept.append(await _line())
+    _kept.remove(word)
+
+
+async def _line() -> str:
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    if not line:
         sys.exit("whoever was watching has left")
+    return line.rstrip("\n")
 
 
 async def _perform(act: str, url: str) -> None:

@@ -12,8 +12,10 @@ from antiphon.cli.telling import colour_of
 
 SPOKEN = [Column("", 2), Column("", 3, right=True), Column("", 5), Column("")]
 STATED = [Column("", 2), Column("")]
-LISTED = [Column("", 2), Column("", 12), Column("")]
+LISTED = [Column("", 2), Column("", 20), Column("")]
 NAMES = list(story.EVERYBODY)
+SHORT = 8
+"""How much of a key is shown."""
 SHOWN = 3
 """How many items of the wire are shown before the rest is only counted."""
 YES, NO = Cell(" ✓", "bold green"), Cell(" ✗", "bold red")
@@ -21,7 +23,8 @@ YES, NO = Cell(" ✓", "bold green"), Cell(" ✗", "bold red")
 SCENES = {
     "discussion": "The desk meets. A discussion: each speaks in turn.",
     "consulting": "June telephones the bridge keeper. A consulting: one question, one answer.",
-    "conversation": "The wire begins to chatter, into the same file.",
+    story.CLERK: "Mara sends for the clerk, an agent. Each call of its turn goes into the log.",
+    "conversation": "Meanwhile the wire begins to chatter, into the same file.",
 }
 
 
@@ -31,7 +34,10 @@ class Narrator:
     def __init__(self, out: Output) -> None:
         self._out = out
         self._types: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
         self._items = 0
+        self._key = ""
+        self._turn_goes_on = False
 
     def introduce(self, path: str) -> None:
         """Say what is going to be seen."""
@@ -45,10 +51,8 @@ class Narrator:
         match beat:
             case beats.Began(process=process, act=act):
                 self._began(process, act)
-            case beats.Opened(channel_id=channel_id, type=kind):
-                self._types[channel_id] = kind
-                self._out.line()
-                self._out.line(Cell(f"   {SCENES[kind]}", "italic"))
+            case beats.Opened():
+                self._opened(beat)
             case beats.Killed():
                 self._killed(beat)
             case beats.Compared():
@@ -62,11 +66,19 @@ class Narrator:
         title = "1  A hub opens the file" if act == "begin" else "3  Another process opens the same file"
         self._out.heading(f"{title} (process {process})")
 
+    def _opened(self, beat: beats.Opened) -> None:
+        guest = beat.participants[-1]
+        self._types[beat.channel_id] = beat.type
+        self._labels[beat.channel_id] = f"consulting with {guest}" if beat.type == "consulting" else beat.type
+        self._out.line()
+        self._out.line(Cell(f"   {SCENES.get(guest) or SCENES[beat.type]}", "italic"))
+
     def _killed(self, beat: beats.Killed) -> None:
         items = sum(len(found) for key, found in beat.acknowledged.items() if self._types[key] == "conversation")
         self._row(Cell(f"and {counted(items - SHOWN, 'item')} more", "dim"))
         self._out.heading(f"2  kill -9 {beat.process}")
-        self._state(f"Killed while it was writing: exit code {beat.exit_code}. Acknowledged until then:", mark=NO)
+        self._state(f"Killed while it was writing, and before the bank's answer: exit code {beat.exit_code}.", mark=NO)
+        self._state("Acknowledged until then:")
         self._by_channel({key: stretches(value) for key, value in beat.acknowledged.items()})
 
     def _compared(self, beat: beats.Compared) -> None:
@@ -83,7 +95,7 @@ class Narrator:
     def _found(self, beat: beats.Found) -> None:
         turn = f"it is still {beat.next_speaker}'s turn" if beat.next_speaker else "anybody may speak"
         after = f"after {counted(beat.turn_count, 'turn')} " if beat.turn_count else ""
-        self._state(f"The {beat.type} is {beat.status}: {after}{turn}.", mark=YES)
+        self._state(f"The {self._labels[beat.channel_id]} is {beat.status}: {after}{turn}.", mark=YES)
 
     def _spoken(self, beat: AnyBeat) -> None:
         match beat:
@@ -94,7 +106,7 @@ class Narrator:
                 if self._items <= SHOWN:
                     self._row(story.wire_item(item), mark=YES, number=sequence, who=story.WIRE)
             case beats.Refused(speaker=speaker, text=text, reason=reason, detail=detail):
-                self._out.line()
+                self._out.heading("5  And so does the newsroom")
                 self._row(text, mark=NO, who=speaker)
                 self._row(Cell(f"refused with {reason!r}:", "red"))
                 self._row(Cell(detail, "red"))
@@ -108,11 +120,55 @@ class Narrator:
             case beats.Delivered(participant=name, sequence=sequence):
                 self._row(f"finds June's question, number {sequence}, waiting in his inbox", mark=YES, who=name)
             case beats.Closed(channel_id=channel_id, reason=reason):
-                self._row(Cell(f"the {self._types[channel_id]} is closed: {reason}", "dim"))
+                self._row(Cell(f"the {self._labels[channel_id]} is closed: {reason}", "dim"))
             case beats.Verified(channels=channels, envelopes=envelopes, problems=problems):
                 self._verified(channels, envelopes, problems)
             case _:
+                self._worked(beat)
+
+    def _worked(self, beat: AnyBeat) -> None:
+        """The clerk's turn."""
+        match beat:
+            case beats.Called(agent=agent, name="model", wants=wants):
+                self._row(f"asks its model, which {f'wants {wants}' if wants else 'has the answer'}", who=agent)
+            case beats.Called(agent=agent, name=name, answer=answer):
+                self._row(f"calls {name}: {answer}", who=agent)
+            case beats.Pays():
+                self._pays(beat)
+            case beats.Booked(known=known):
+                told = "knows that key, and books nothing twice" if known else "books it, and is slow to say so"
+                self._row(told, who=story.BANK)
+            case beats.Recalled():
+                self._recalled(beat)
+            case beats.Accounted():
+                self._accounted(beat)
+            case _:
                 return
+
+    def _pays(self, beat: beats.Pays) -> None:
+        told = f"{beat.shillings} shillings to {beat.payee}, under the key {beat.key[:SHORT]}"
+        if beat.key == self._key:
+            told = f"the same again, under the same key {beat.key[:SHORT]}"
+        self._key = beat.key
+        self._row(f"calls pay: {told}", who=beat.agent)
+
+    def _recalled(self, beat: beats.Recalled) -> None:
+        if not self._turn_goes_on:
+            self._out.heading("4  The clerk's turn goes on")
+            self._out.line(Cell("   What its journal has an answer to is read there. The rest is called.", "italic"))
+        self._turn_goes_on = True
+        told = f"its model wants {beat.wants}" if beat.wants else f"{beat.name} gave {beat.answer}"
+        if beat.in_flight:
+            told = f"{beat.name} has left, under the key {beat.key[:SHORT]}; no answer"
+        self._row(f"reads: {told}", mark=YES, number=beat.sequence, who=beat.agent)
+
+    def _accounted(self, beat: beats.Accounted) -> None:
+        mark = YES if beat.holds else NO
+        calls = f"{beat.read} read from the journal, {beat.again} made again under its key, {beat.anew} new"
+        self._state(Cell(f"{counted(beat.calls, 'call')}: {calls}.", "bold"), mark=mark)
+        asked = "twice" if beat.payments == 2 else counted(beat.payments, "time")
+        entries = counted(beat.entries, "entry", "entries")
+        self._state(Cell(f"The bank was asked {asked}. Its ledger holds {entries}.", "bold"), mark=mark)
 
     def _repeated(self, beat: beats.Repeated) -> None:
         known = beat.items - beat.added
@@ -122,12 +178,12 @@ class Narrator:
     def _verified(self, channels: int, envelopes: int, problems: int) -> None:
         size = f"{counted(channels, 'channel')}, {counted(envelopes, 'envelope')}"
         found = "sequences without gaps, hash chain intact" if not problems else counted(problems, "problem")
-        self._out.heading("5  The whole file, verified")
+        self._out.heading("7  The whole file, verified")
         self._state(f"{size}: {found}", mark=NO if problems else YES)
 
     def _by_channel(self, facts: Mapping[str, str]) -> None:
         for channel_id, fact in facts.items():
-            self._out.row(LISTED, ["", Cell(self._types[channel_id], "dim"), fact])
+            self._out.row(LISTED, ["", Cell(self._labels[channel_id], "dim"), fact])
 
     def _state(self, what: Words, *, mark: Words = "") -> None:
         self._out.row(STATED, [mark, what])

@@ -2,7 +2,8 @@
 
 Rule 1: the watcher never writes to the store. What it claims of the file it has read there itself.
 Rule 2: what counts as acknowledged is what came through the pipe, also what is found in it after the kill.
-Rule 3: whatever happens, no process is left behind.
+Rule 3: the watcher is the bank. It has a ledger of its own, which no kill touches, and honours keys.
+Rule 4: whatever happens, no process is left behind.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from antiphon.cli.demo import beats
-from antiphon.cli.demo.beats import AnyBeat, Said, Wired
-from antiphon.cli.demo.story import WIRE_EVENT
+from antiphon.cli.demo.beats import AnyBeat, Called, Pays, Said, Wired
+from antiphon.cli.demo.clerk import journal
+from antiphon.cli.demo.story import CLERK, WIRE_EVENT
 from antiphon.cli.log import followed
 from antiphon.cli.options import reading
 from antiphon.core.codec import to_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError
-from antiphon.core.events import EV_TEXT
+from antiphon.core.events import EV_TEXT, CallStarted, event_of
 from antiphon.store.protocol import Store
 
 ENOUGH = 101
@@ -36,6 +38,7 @@ TENANT = "default"
 
 Tell = Callable[[AnyBeat], None]
 Acknowledgement = Said | Wired
+Contact = Called | Pays
 
 
 class DemoFailed(AntiphonError):
@@ -48,11 +51,11 @@ class Stage:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def cue(self) -> None:
-        """Let it go on."""
+    async def cue(self, word: str = beats.GO_ON) -> None:
+        """Let it go on, or have the bank's answer."""
         stdin = self._process.stdin
         assert stdin is not None, "it was started with a pipe"
-        stdin.write(b"go on\n")
+        stdin.write(f"{word}\n".encode())
         await stdin.drain()
 
     async def beat(self) -> AnyBeat | None:
@@ -100,23 +103,28 @@ class Play:
     def __init__(self, url: str, tell: Tell, *, pace: float) -> None:
         self._url, self._tell, self._pace = url, tell, pace
         self._acknowledged: list[Acknowledgement] = []
+        self._contacts: list[Contact] = []
+        self._ledger: dict[str, Pays] = {}
+        self.desk, self.errand = "", ""
+        """The ids of the discussion, and of the channel in which the clerk has her turn; known when they are opened."""
 
-    async def run(self) -> str:
-        """Play both acts, and give the id of the discussion."""
-        desk = await self._first_act()
+    async def run(self) -> None:
+        """Play both acts."""
+        await self._first_act()
         await self._pause()
         await self._second_act()
-        return desk
 
-    async def _first_act(self) -> str:
-        desk, process, items = "", 0, 0
+    async def _first_act(self) -> None:
+        process, items = 0, 0
         async with staged("begin", self._url) as stage:
             while items < ENOUGH:
                 match await self._next(stage):
                     case beats.Began(process=process):
                         continue
-                    case beats.Opened(type="discussion", channel_id=desk):
-                        continue
+                    case beats.Opened(type="discussion", channel_id=channel):
+                        self.desk = channel
+                    case beats.Opened(participants=[_, guest], channel_id=channel) if guest == CLERK:
+                        self.errand = channel
                     case beats.Wired():
                         items += 1
                     case None:
@@ -125,15 +133,19 @@ class Play:
             while (beat := await stage.beat()) is not None:
                 self._note(beat)
         self._tell(beats.Killed(process, code, self._sequences()))
-        return desk
 
     async def _second_act(self) -> None:
-        looked = False
+        before = len(self._contacts)
         async with staged("resume", self._url) as stage:
             while (beat := await self._next(stage)) is not None:
-                if isinstance(beat, beats.Began) and not looked:
-                    await self._compare()
-                    looked = True
+                match beat:
+                    case beats.Began():
+                        await self._compare()
+                    case beats.Pays():
+                        await self._pause()
+                        await stage.cue(beats.BOOKED)
+                    case beats.Closed(channel_id=channel) if channel == self.errand:
+                        await self._account(before)
             code = await stage.leave()
         if code:
             raise DemoFailed(f"the second process ended early, with exit code {code}")
@@ -146,7 +158,15 @@ class Play:
         if beat is not None:
             self._note(beat)
             self._tell(beat)
+        if isinstance(beat, Pays):
+            self._tell(self._book(beat))
         return beat
+
+    def _book(self, payment: Pays) -> beats.Booked:
+        """Pay, unless that was done under this key before."""
+        known = payment.key in self._ledger
+        self._ledger.setdefault(payment.key, payment)
+        return beats.Booked(payment.key, known, len(self._ledger))
 
     async def _pause(self) -> None:
         if self._pace:
@@ -155,6 +175,8 @@ class Play:
     def _note(self, beat: AnyBeat) -> None:
         if isinstance(beat, Said | Wired):
             self._acknowledged.append(beat)
+        if isinstance(beat, Contact):
+            self._contacts.append(beat)
 
     def _sequences(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -170,6 +192,14 @@ class Play:
         if not found.holds:
             raise DemoFailed("an acknowledged line is missing, or there twice: this must not happen; please report it")
 
+    async def _account(self, before: int) -> None:
+        async with reading(self._url, TENANT) as store:
+            log = [envelope async for envelope in followed(store, self.errand)]
+        found = accounted(log, (self._contacts[:before], self._contacts[before:]), entries=len(self._ledger))
+        self._tell(found)
+        if not found.holds:
+            raise DemoFailed("the calls of the turn do not fit its journal: this must not happen; please report it")
+
 
 def compared(acknowledged: Sequence[Acknowledgement], recorded: Sequence[Envelope]) -> beats.Compared:
     """What was acknowledged, held against what participants have said according to the file."""
@@ -181,6 +211,25 @@ def compared(acknowledged: Sequence[Acknowledgement], recorded: Sequence[Envelop
         missing=len(promised - there),
         doubled=sum(times - 1 for times in contents.values()),
         unacknowledged=len(there - promised),
+    )
+
+
+def accounted(
+    log: Sequence[Envelope], made: tuple[Sequence[Contact], Sequence[Contact]], *, entries: int
+) -> beats.Accounted:
+    """The calls that two processes have made, held against the journal that their turn has left."""
+    first, second = made
+    calls = journal(log)
+    started = Counter((event.index, event.key) for e in log if isinstance(event := event_of(e), CallStarted))
+    again = sum(times > 1 for times in started.values())
+    return beats.Accounted(
+        channel_id=log[0].channel_id,
+        calls=len(calls),
+        read=len(first) - again,
+        again=again,
+        anew=len(second) - again,
+        payments=sum(isinstance(contact, Pays) for contact in (*first, *second)),
+        entries=entries,
     )
 
 

@@ -13,8 +13,10 @@ class Line(NamedTuple):
 
 
 EDITOR, REPORTER, CHECKER = "mara", "otto", "june"
-KEEPER, WIRE = "finn", "telex"
-EVERYBODY = (EDITOR, REPORTER, CHECKER, KEEPER, WIRE)
+KEEPER, WIRE, CLERK = "finn", "telex", "vera"
+PEOPLE = (EDITOR, REPORTER, CHECKER, KEEPER, WIRE)
+EVERYBODY = (*PEOPLE, CLERK)
+BANK = "bank"
 
 BEFORE = (
     Line(EDITOR, "The front page closes at six. What have we got?"),
@@ -24,6 +26,7 @@ BEFORE = (
     Line(REPORTER, "BRIDGE OVER TROUBLED WATERFOWL."),
 )
 QUESTION = Line(CHECKER, "Finn, how many geese are holding your bridge?")
+ERRAND = Line(EDITOR, "Vera, pay June's caller for the tip. Only once, this time.")
 OUT_OF_TURN = Line(REPORTER, "While we wait: FOWL PLAY AT TOLL BRIDGE!")
 ANSWER = Line(KEEPER, "One. But it has conviction.")
 AFTER = (
@@ -31,6 +34,9 @@ AFTER = (
     Line(EDITOR, "Print it. First headline. Good night, all."),
 )
 REASON = "front page agreed"
+
+TIP, PAYEE, SHILLINGS, RECEIPT = "a gang of geese", "Mrs Plum", 12, "Mrs Plum's receipt"
+PAID = "Mrs Plum has her twelve shillings. Once."
 
 NEWS = (
     "fog, followed by more fog",
