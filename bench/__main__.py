@@ -8,14 +8,18 @@ import sqlite3
 import time
 from pathlib import Path
 
-from bench import flat, peers, throughput
+from bench import flat, peers, throughput, turns
 from bench.figures import table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 
 
 def main() -> None:
-    parts = {"On top of the store": throughput.figures(), "Flat costs": flat.figures()}
+    parts = {
+        "On top of the store": throughput.figures(),
+        "Flat costs": flat.figures(),
+        "Turns of agents": turns.figures(),
+    }
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"
     page = [f"# Performance\n\nWritten by `make bench` on {time.strftime('%Y-%m-%d')}: {machine}. Trust the ratios.\n"]
     for title, figures in parts.items():

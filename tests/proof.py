@@ -18,14 +18,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import flat, throughput
+from bench import flat, throughput, turns
 from bench.figures import Figure, table
 from tests.crash.kill import kill_again_and_again
+from tests.crash.turn_kill import kill_turns
 from tests.faults.proof import nth_sweep, power_images, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "proof.md"
 KILLS, IMAGES, CONTROL_IMAGES = 200, 5000, 500
+TURN_KILLS, CONTROL_KILLS = 280, 8
+"""Some kills come before the claim of a turn or after its answer; at least `KILLS` must not."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ SUITES = {
     "Stores keep their guarantees, damaged records hurt one channel, a second hub is refused": "tests/store",
     "Faults are refused, lifted and recovered from; controls fail as they must": "tests/faults",
     "Bad input is refused with a reason and leaves no trace": "tests/hub/test_bad_input.py",
+    "A crash at every write of a turn tells the same story; takeover, doubt, poison": "tests/engines",
+    "Whatever goes wrong in a turn, its channel comes to a named state": "tests/runtime",
+    "A stopped owner that wakes up late is fenced": "tests/crash/test_zombie.py",
     "Three minutes of hard use give everything back": "tests/crash/test_soak.py",
 }
 
@@ -82,6 +88,27 @@ def killing() -> Line:
         holds,
         time.monotonic() - began,
     )
+
+
+def turn_killing() -> list[Line]:
+    """SIGKILL a process in the middle of an agent's turn; without the journal the same audit must find fault."""
+    lines = []
+    for promise, kills, journal in (
+        ("A killed turn goes on: one payment, no finished call made again, one answer", TURN_KILLS, True),
+        ("… control: without the journal finished calls are made again", CONTROL_KILLS, False),
+    ):
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            found = kill_turns(Path(folder), kills, seed=int(began * 1000), journal=journal)
+        said = (
+            f"{found.kills_mid_turn} kills between claim and answer of {found.turns} turns; {found.entries} payments, "
+            f"{found.payments_sent_again} sent again with their key, {found.doubled_payments} doubled; "
+            f"{found.repeated_finished_calls} finished calls repeated; {found.answers_missing} answers missing, "
+            f"{found.answers_doubled} doubled"
+        )
+        holds = found.sound and found.kills_mid_turn >= KILLS if journal else not found.sound
+        lines.append(Line(promise, f"{kills} × SIGKILL, HTTP ledger", said, holds, time.monotonic() - began))
+    return lines
 
 
 def power() -> list[Line]:
@@ -168,7 +195,9 @@ def main() -> int:
     steps: list[Callable[[], object]] = [
         lambda: figures.extend(throughput.figures()),
         lambda: figures.extend(flat.figures()),
+        lambda: figures.extend(turns.figures()),
         lambda: lines.append(killing()),
+        lambda: lines.extend(turn_killing()),
         lambda: lines.extend(power()),
         lambda: lines.append(sweep()),
         lambda: lines.extend(suites()),

@@ -1,7 +1,8 @@
-"""Beside peers: the same work done by Antiphon, AG2 and LangGraph in one interleaved run.
+"""Beside peers: the same work done by Antiphon, AG2, LangGraph and the OpenAI Agents SDK in one interleaved run.
 
-Three works. What each contender does for it, and what it syncs, is told in full at the head of its worker
-(`with_antiphon`, `with_ag2`, `with_langgraph`); setting up, importing and closing are outside the clock for everybody.
+Four works. What each contender does for it, and what it syncs, is told in full at the head of its worker
+(`with_antiphon`, `with_ag2`, `with_langgraph`, `with_openai_agents`); setting up, importing and closing are outside the
+clock for everybody.
 
 1. Conversation: texts of 200 characters, posted one after the other by one participant, delivered to the other while
    posting goes on, acknowledged. The sender lets others run after each post, so that delivery is live, not a batch at
@@ -11,6 +12,12 @@ Three works. What each contender does for it, and what it syncs, is told in full
    it opens, ours the one that is asked for, so ours has to ask for it inside the clock.
 3. Exchange: a message of 100 characters and an answer of 100 characters, in turns, 1,000 messages in all. Ours are
    delivered through two inboxes and acknowledged; LangGraph's are stored as the state of one thread. All sync.
+4. Turns of an agent, one after the other on one thread: a question, the model asks for a tool, the tool returns, the
+   model answers. The words are the same for everybody (`script`), and the model takes no time, so that what is
+   measured is all the rest. One turn before the clock starts does not count. What is kept of a turn differs, and so
+   does what the model is shown of the turns before: everything with LangGraph and the OpenAI SDK, all questions and
+   answers with ours, the last ten of them with AG2. Each is what one gets without asking for anything else. Who reads
+   everything again for each turn costs more with every turn, so a ratio holds for the number of turns it names.
 
 Where a peer's cost grows with the length of the log, its count is capped, and the table names the count: what it
 costs at the full count is more. All files are in the system's folder for temporary files; where that is a RAM disk,
@@ -29,7 +36,12 @@ from bench.peers.installing import ABSENT, peers_python, versions
 
 MEMORY, SYNCED, UNSYNCED = "Antiphon, memory", "Antiphon, SQLite, synced", "Antiphon, SQLite, not synced"
 MOST_ON_AG2_SQLITE = 2_000
-NAMES = {"ag2": "AG2", "langgraph": "LangGraph", "langgraph-checkpoint-sqlite": "its SQLite saver"}
+NAMES = {
+    "ag2": "AG2",
+    "langgraph": "LangGraph",
+    "langgraph-checkpoint-sqlite": "its SQLite saver",
+    "openai-agents": "OpenAI Agents SDK",
+}
 
 
 def conversations(count: int) -> Iterator[Match]:
@@ -79,28 +91,58 @@ def exchange(count: int) -> Match:
     )
 
 
+def turns(in_memory: int, synced: int) -> Iterator[Match]:
+    """So many turns of an agent, in memory and synced."""
+
+    def by(worker: str, store: str) -> Entry:
+        return Entry(worker, store, "turns", in_memory if store == "memory" else synced)
+
+    yield Match(
+        f"{in_memory:,} turns with a tool, in memory",
+        "a turn",
+        (
+            (MEMORY, by("antiphon", "memory")),
+            ("AG2, memory", by("ag2", "memory")),
+            ("LangGraph, memory", by("langgraph", "memory")),
+            ("OpenAI Agents SDK, memory", by("openai_agents", "memory")),
+        ),
+    )
+    yield Match(
+        f"{synced:,} turns with a tool, synced",
+        "a turn",
+        (
+            (SYNCED, by("antiphon", "synced")),
+            ("AG2, SQLite, synced", by("ag2", "sqlite")),
+            ("LangGraph, durability sync", by("langgraph", "sync")),
+            ("OpenAI Agents SDK, SQLite, synced", by("openai_agents", "synced")),
+        ),
+    )
+
+
 MATCHES = (
     *conversations(1_000),
     *conversations(10_000),
     *map(reopening, (1_000, 10_000, 100_000)),
     exchange(1_000),
+    *turns(300, 100),
 )
 
 
-def section() -> str:
-    """The comparison as Markdown, or the sentence that says why there is none."""
+def section(word: str = "") -> str:
+    """The matches whose title has the word as Markdown, or the sentence that says why nothing is compared."""
     python = peers_python()
     if python is None:
         return ABSENT
-    results = _results(python)
-    rows = [row for match in MATCHES for row in _rows(match, results)]
+    matches = tuple(match for match in MATCHES if word in match.title)
+    results = _results(matches, python)
+    rows = [row for match in matches for row in _rows(match, results)]
     return "\n".join(
         [
             f"Measured: {_named(versions())}. CPU and wall time are for one unit of the work (a message, an"
-            " opening), the median of as many turns as the last column says. Ratios are ours : theirs; above 1 it is"
-            " ours that is cheaper. What is synced, and how the peers are configured: `bench/peers`.",
+            " opening, a turn), the median of as many rounds as the last column says. Ratios are ours : theirs; above 1"
+            " it is ours that is cheaper. What is synced, and how the peers are configured: `bench/peers`.",
             "",
-            "| work | who | CPU | wall | CPU, ours : theirs | wall, ours : theirs | stored | turns |",
+            "| work | who | CPU | wall | CPU, ours : theirs | wall, ours : theirs | stored | rounds |",
             "|---|---|---|---|---|---|---|---|",
             *rows,
         ]
@@ -113,12 +155,12 @@ def figures() -> list[Figure]:
     if python is None:
         print(ABSENT)
         return []
-    return [figure for match in MATCHES for figure in _figures(match, _results(python))]
+    return [figure for match in MATCHES for figure in _figures(match, _results(MATCHES, python))]
 
 
 @cache
-def _results(python: Path) -> dict[Entry, Result]:
-    return contest(MATCHES, python)
+def _results(matches: tuple[Match, ...], python: Path) -> dict[Entry, Result]:
+    return contest(matches, python)
 
 
 def _rows(match: Match, results: dict[Entry, Result]) -> Iterator[str]:

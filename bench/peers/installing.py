@@ -14,7 +14,7 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv-peers"
 PINS = Path(__file__).with_name("constraints.txt")
-PACKAGES = ("ag2", "langgraph", "langgraph-checkpoint-sqlite", "watchdog")
+PACKAGES = ("ag2", "langgraph", "langgraph-checkpoint-sqlite", "openai-agents", "watchdog")
 """By name; watchdog is what AG2's disk store asks for."""
 LONGEST = 600
 ABSENT = (

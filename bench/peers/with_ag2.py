@@ -1,26 +1,35 @@
 """AG2's worker: `ag2.network`, which was `autogen.beta.network` before 1.0.
 
-Configured for this work: no sweepers, no plugin, no inbox cap (with it, longer runs stop), and a handler that counts
-instead of asking a model, because the default one reads the whole log again for every message. A sender waits for
-the hub to record and dispatch; the recipient's receipt moves its cursor, which is written to the store each time. The
-clock stops when the cursor has reached the last envelope.
+Configured for this work: no sweepers, no plugin, no inbox cap (with it, longer runs stop). In a conversation, a handler
+that counts instead of asking a model, because the default one reads the whole log again for every message. A sender
+waits for the hub to record and dispatch; the recipient's receipt moves its cursor, which is written to the store each
+time. The clock stops when the cursor has reached the last envelope.
+
+In turns, the agent has the default handler and a model of its `ModelConfig` interface; a turn is over when the user is
+notified of the answer. The question and the answer are kept; the call of the tool and what it returned are not, so a
+turn that was cut off has nothing to go on from. The model is shown the last ten messages and a line about those before,
+which is the view of a conversation as it comes.
 
 - `memory`: its MemoryKnowledgeStore; nothing is kept.
 - `disk`: its DiskKnowledgeStore; files are written and never synced: a killed process loses nothing, a power failure
   may lose anything.
 - `sqlite`: its SqliteKnowledgeStore. It has no options, but the journal mode is kept in the file, so the file is put
   into write-ahead mode beforehand: some three times as fast as it comes. Synchronous is FULL, the default of
-  SQLite: each append and each cursor is a synced commit of its own.
+  SQLite: each append and each cursor is a synced commit of its own, which makes four a turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from ag2 import Agent
+from ag2 import Agent, tool
+from ag2.config import LLMClient, ModelConfig
+from ag2.events import BaseEvent, ModelMessage, ModelResponse, ToolCallEvent, ToolCallsEvent, ToolResultsEvent
 from ag2.knowledge import DiskKnowledgeStore, KnowledgeStore, MemoryKnowledgeStore, SqliteKnowledgeStore
 from ag2.network import (
     EV_TEXT,
@@ -35,7 +44,8 @@ from ag2.network import (
 )
 from ag2.network.hub.layout import wal_path
 
-from bench.peers.stopwatch import NOT_COUNTED, Asked, Heard, Stopwatch, asked
+from bench.peers.script import ANSWER, ARGUMENTS, PROMPT, TOOL, WHAT_IT_DOES, found, question
+from bench.peers.stopwatch import NOT_COUNTED, Asked, Heard, Stopwatch, asked, size_of
 
 TEXT = "x" * 200
 NO_CAP = Rule(limits=LimitsBlock(inbox=InboxBlock(max_pending=0)))
@@ -101,6 +111,58 @@ async def conversation(want: Asked) -> None:
     watch.tell(want.count)
 
 
+@tool(name=TOOL, description=WHAT_IT_DOES)
+async def look_up(order: str) -> str:
+    return found(order)
+
+
+class Quick(LLMClient):
+    """Asks for the tool, then answers."""
+
+    async def __call__(self, messages: Sequence[BaseEvent], *_: object, **__: object) -> ModelResponse:
+        if isinstance(messages[-1], ToolResultsEvent):
+            return ModelResponse(ModelMessage(ANSWER))
+        return ModelResponse(tool_calls=ToolCallsEvent([ToolCallEvent(TOOL, arguments=json.dumps(ARGUMENTS))]))
+
+
+class Model(ModelConfig):
+    """What makes it."""
+
+    def copy(self) -> Model:
+        return self
+
+    def create(self) -> Quick:
+        return Quick()
+
+
+async def turns(want: Asked) -> None:
+    """So many turns in one conversation, and one before that does not count."""
+    store = store_at(want.store, want.folder)
+    hub = await opened(store)
+    user = await registered(hub, "user")
+    clerk = Agent("clerk", PROMPT, config=Model(), tools=[look_up])
+    await hub.register(clerk, attach_plugin=False, rule=NO_CAP)
+    heard = listening(user)
+    channel = await user.open(type="conversation", target="clerk")
+
+    async def turn(number: int) -> None:
+        await channel.send(question(number))
+        await heard.reach(number + 1)
+
+    await turn(0)
+    watch = Stopwatch()
+    for number in range(1, want.count + 1):
+        await turn(number)
+    watch.stop()
+    said = [envelope for envelope in await hub.read_wal(channel.channel_id) if envelope.event_type == EV_TEXT]
+    assert len(said) == 2 * (want.count + 1)
+    assert said[-1].event_data["text"] == ANSWER
+    await hub.close()
+    if isinstance(store, SqliteKnowledgeStore):
+        store.close()
+    watch.tell(want.count, stored=size_of(want.folder))
+
+
 async def fill(want: Asked) -> None:
     """One open conversation of so many texts; all but the first go to its log in one piece, as it would write them."""
     store = store_at(want.store, want.folder)
@@ -135,7 +197,7 @@ async def reopen(want: Asked) -> None:
     watch.tell(1)
 
 
-WORKS = {"conversation": conversation, "fill": fill, "reopen": reopen}
+WORKS = {"conversation": conversation, "fill": fill, "reopen": reopen, "turns": turns}
 
 if __name__ == "__main__":
     asyncio.run(WORKS[asked().work](asked()))

@@ -4,6 +4,11 @@
 - `synced`: SQLite as `Hub.open("sqlite:///…")` opens it: write-ahead log, synchronous FULL. `send` returns after the
   sync. An acknowledgement is recorded with one of the next commits; the clock stops when the last one is committed.
 - `unsynced`: the same file with synchronous NORMAL, which survives a killed process and not a power failure.
+
+In turns, all four messages are kept: question and answer in the channel, the model's replies and what the tool returned
+in the journal of the turn, which is what a turn that was cut off is gone on from. Each is synced before the next step
+is taken: some five syncs a turn. The model is shown every question and answer so far, and the calls of its own turn;
+those of earlier turns stay in the journal.
 """
 
 from __future__ import annotations
@@ -12,8 +17,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from antiphon import EV_TEXT, Channel, Envelope, Hub, Participant
+from antiphon import EV_TEXT, Agent, Channel, Envelope, Hub, Participant, Reply, Request, calls, says, tool
 from antiphon.store.sqlite import SqliteStore
+from bench.peers.script import ANSWER, ARGUMENTS, PROMPT, TOOL, found, question
 from bench.peers.stopwatch import NOT_COUNTED, Asked, Heard, Stopwatch, asked, size_of
 
 TEXT, SHORT_TEXT = "x" * 200, "x" * 100
@@ -81,8 +87,8 @@ async def exchange(want: Asked) -> None:
     answering = await bob.channel(asking.channel_id)
 
     async def answer() -> None:
-        async for question in texts(bob):
-            await answering.send(SHORT_TEXT, causation_id=question.envelope_id)
+        async for heard in texts(bob):
+            await answering.send(SHORT_TEXT, causation_id=heard.envelope_id)
 
     answers = asyncio.create_task(answer())
     received = texts(alice)
@@ -92,6 +98,35 @@ async def exchange(want: Asked) -> None:
         await anext(received)
     watch.stop()
     answers.cancel()
+    await hub.close()
+    watch.tell(want.count, stored=size_of(want.folder))
+
+
+@tool
+async def look_up(order: str) -> str:
+    """Look an order up."""
+    return found(order)
+
+
+async def quick(request: Request) -> Reply:
+    """Asks for the tool, then answers."""
+    return says(ANSWER) if request.exchange else calls(TOOL, ARGUMENTS)
+
+
+async def turns(want: Asked) -> None:
+    """So many turns on one thread, and one before that does not count."""
+    hub = await opened(want.store, want.folder)
+    agent = Agent("clerk", model=quick, system_prompt=PROMPT, tools=[look_up])
+
+    async def turn(number: int) -> None:
+        reply = await agent.invoke(question(number), thread_id="one", hub=hub)
+        assert reply.text == ANSWER
+
+    await turn(0)
+    watch = Stopwatch()
+    for number in range(1, want.count + 1):
+        await turn(number)
+    watch.stop()
     await hub.close()
     watch.tell(want.count, stored=size_of(want.folder))
 
@@ -121,7 +156,7 @@ async def reopen(want: Asked) -> None:
     watch.tell(1)
 
 
-WORKS = {"conversation": conversation, "exchange": exchange, "fill": fill, "reopen": reopen}
+WORKS = {"conversation": conversation, "exchange": exchange, "fill": fill, "reopen": reopen, "turns": turns}
 
 if __name__ == "__main__":
     asyncio.run(WORKS[asked().work](asked()))

@@ -1,24 +1,38 @@
-"""LangGraph's worker: START → reply → END over `add_messages`, kept by its SqliteSaver, no model.
+"""LangGraph's worker: graphs over `add_messages`, kept by its SqliteSaver.
 
 The saver puts its file into write-ahead mode; synchronous is FULL, the default of SQLite: each of its commits is
-synced. All variants invoke the graph once an exchange, one message in and one out, on one thread.
+synced. An exchange is START → reply → END without a model: all variants invoke the graph once an exchange, one message
+in and one out, on one thread. A turn is START → model → tools → model → END with its ToolNode, invoked once a turn
+through its synchronous interface, which is the cheaper one. All four messages are kept, in the state, of which a copy
+is stored with every step; a turn that was cut off can go on from the last one. The model is shown all of it.
 
 - `sync`: durability `sync`, with which a step is stored before the next one begins. Its default, `async`, stores the
   same and costs about the same here, and promises less.
 - `exit`: durability `exit`: stored once, when the invocation ends, which is what is cheapest.
 - `delta`: durability `sync` over its DeltaChannel (beta), which stores what was added instead of everything.
+- `memory`: its InMemorySaver, durability `sync`; nothing is kept. For turns only.
+
+Turns know `memory` and `sync`, which is some nine syncs a turn.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Annotated, TypedDict
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
 from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer, add_messages
+from langgraph.prebuilt import ToolNode, tools_condition
 
+from bench.peers.script import ANSWER, ARGUMENTS, MESSAGES, PROMPT, TOOL, WHAT_IT_DOES, found, question
 from bench.peers.stopwatch import Asked, Stopwatch, asked, size_of
 
 TEXT = "x" * 100
@@ -56,7 +70,66 @@ def exchange(want: Asked) -> None:
     watch.tell(want.count, stored=size_of(want.folder))
 
 
-WORKS = {"exchange": exchange}
+@tool(TOOL, description=WHAT_IT_DOES)
+def look_up(order: str) -> str:
+    return found(order)
+
+
+def quick() -> Callable[[list[AnyMessage]], AIMessage]:
+    """A model that asks for the tool, then answers."""
+    ids = map(str, itertools.count())
+
+    def reply(messages: list[AnyMessage]) -> AIMessage:
+        if isinstance(messages[-1], ToolMessage):
+            return AIMessage(ANSWER)
+        return AIMessage("", tool_calls=[{"name": TOOL, "args": ARGUMENTS, "id": next(ids)}])
+
+    return reply
+
+
+def agent() -> StateGraph:
+    """The loop of its documentation: the model, its tools, and back until it asks for none."""
+    model, system = quick(), SystemMessage(PROMPT)
+
+    def ask(state: Whole) -> dict[str, list[AIMessage]]:
+        return {"messages": [model([system, *state["messages"]])]}
+
+    graph = StateGraph(Whole)
+    graph.add_node("model", ask)
+    graph.add_node("tools", ToolNode([look_up]))
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", tools_condition)
+    graph.add_edge("tools", "model")
+    return graph
+
+
+def saver_for(want: Asked) -> AbstractContextManager[BaseCheckpointSaver[str]]:
+    if want.store == "memory":
+        return InMemorySaver()
+    return SqliteSaver.from_conn_string(str(want.folder / "saved.db"))
+
+
+def turns(want: Asked) -> None:
+    """So many turns on one thread, and one before that does not count."""
+    said: list[AnyMessage] = []
+    with saver_for(want) as saver:
+        app = agent().compile(checkpointer=saver)
+        thread = {"configurable": {"thread_id": "one"}}
+
+        def turn(number: int) -> list[AnyMessage]:
+            return app.invoke({"messages": [HumanMessage(question(number))]}, thread, durability="sync")["messages"]
+
+        turn(0)
+        watch = Stopwatch()
+        for number in range(1, want.count + 1):
+            said = turn(number)
+        watch.stop()
+    assert len(said) == MESSAGES * (want.count + 1)
+    assert said[-1].content == ANSWER
+    watch.tell(want.count, stored=size_of(want.folder))
+
+
+WORKS = {"exchange": exchange, "turns": turns}
 
 if __name__ == "__main__":
     WORKS[asked().work](asked())

@@ -55,7 +55,7 @@ def _one_life(path: Path, killing: Killing, seconds: float) -> None:
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        reader = _Lines(process.stdout.fileno())
+        reader = Lines(process.stdout.fileno())
         while not reader.saw("ready"):
             assert process.poll() is None, "the process ended before it was ready"
             reader.read(LONGEST_START)
@@ -79,7 +79,7 @@ def _next_number(killing: Killing, sender: str) -> int:
     return sum(1 for name, _ in killing.acknowledged if name == sender)
 
 
-class _Lines:
+class Lines:
     """Whole lines from a pipe; what a killed process wrote in part is dropped, it was not reported."""
 
     def __init__(self, descriptor: int) -> None:

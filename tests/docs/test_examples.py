@@ -19,6 +19,11 @@ SHOWS = {
     "06_expectations.py": "expectation_violated:reply_within",
     "07_custom_adapter.py": "closed: sold to carol for 140",
     "08_context_and_writers.py": "refused: not_a_writer",
+    "09_agent.py": "support: Order 7 costs 42 euros.",
+    "10_agent_survives_a_crash.py": "payments: ['100 cents for order 7']",
+    "11_agents_discuss.py": "critic: I have heard dana, planner, dana, planner.",
+    "12_streaming.py": "says: It rains, as ever. Take a coat.",
+    "13_in_doubt.py": "secretary: Your letter is in the post.",
 }
 
 

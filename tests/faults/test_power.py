@@ -81,11 +81,17 @@ def synced_groups(tape: list[Event]) -> int:
 
 
 async def test_failed_syncs_are_met_and_repeated(tmp_path: Path) -> None:
-    syncs = Syncs(fail_every=5, main_too=True)
-    recording = await record(tmp_path / FILE, seed=0, syncs=syncs)
-    assert syncs.failed > 3
-    assert recording.failures["OutcomeUnknown"] > 0
-    assert recording.ledger.acknowledged.keys() == recording.ledger.sent.keys()
+    """Which syncs fail is a matter of how appends fall together; some fail under an append sooner or later."""
+    unknown = 0
+    for seed in range(10):
+        syncs = Syncs(fail_every=5, main_too=True)
+        recording = await record(tmp_path / f"{seed}-{FILE}", seed=seed, syncs=syncs)
+        assert syncs.failed > 3
+        assert recording.ledger.acknowledged.keys() == recording.ledger.sent.keys()
+        unknown += recording.failures["OutcomeUnknown"]
+        if unknown:
+            return
+    raise AssertionError("no failed sync was met by anybody")
 
 
 @pytest.mark.parametrize("place", ["body", "page"])
