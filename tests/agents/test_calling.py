@@ -395,6 +395,132 @@ async def test_a_cancellation_passes_through() -> None:
         await call
 
 
+class Odd(BaseException):
+    """Neither an error nor a cancellation."""
+
+
+CANCELLED = "CancelledError: something that the tool waited for was cancelled"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (asyncio.CancelledError(), CANCELLED),
+        (asyncio.CancelledError("by myself"), "CancelledError: by myself"),
+        (GeneratorExit(), "GeneratorExit: "),
+        (Odd("oh"), "Odd: oh"),
+    ],
+    ids=repr,
+)
+async def test_what_a_tool_raises_of_its_own_is_a_failure_whatever_it_is(error: BaseException, text: str) -> None:
+    async def later() -> None:
+        raise error
+
+    def now() -> None:
+        raise error
+
+    assert await result(later) == Returned(text, failed=True)
+    assert await result(now) == Returned(text, failed=True)
+    for reconcile in (later, now):
+        made = tool(give_up, idempotency="unsafe", reconcile=reconcile)
+        told = f"It is not known whether the call took effect: {text}"
+        assert await reconciled(made, {}, GIVEN) == Returned(told, failed=True)
+
+
+def give_up() -> None: ...
+
+
+async def test_a_task_of_the_tool_that_is_cancelled_is_a_failure_of_the_call() -> None:
+    async def wait() -> None:
+        inner = asyncio.ensure_future(asyncio.Event().wait())
+        asyncio.get_running_loop().call_soon(inner.cancel)
+        await inner
+
+    assert await result(wait) == Returned(CANCELLED, failed=True)
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
+async def test_what_ends_the_program_ends_it(ends: type[BaseException]) -> None:
+    async def later() -> None:
+        raise ends
+
+    def now() -> None:
+        raise ends
+
+    for function in (later, now):
+        with pytest.raises(ends):  # in this very task: from another it would end the loop
+            await result(function)
+
+
+def test_a_call_that_is_given_up_with_its_task_is_no_failure() -> None:
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    call = result(wait)
+
+    async def begin() -> None:
+        call.send(None)
+
+    loop.run_until_complete(begin())
+    loop.close()
+    call.close()  # RuntimeError if it went on
+    assert call.cr_frame is None
+
+
+async def test_any_number_of_calls_run_off_the_loop_at_the_same_time() -> None:
+    everybody = threading.Barrier(100)  # more than any pool has
+
+    def meet() -> None:
+        everybody.wait(10)
+
+    met = await asyncio.gather(*(result(meet) for _ in range(100)))
+    assert met == [Returned("")] * 100
+
+
+async def test_what_a_call_returns_that_nobody_waits_for_is_dropped() -> None:
+    loop = asyncio.get_running_loop()
+    started, go, ended = asyncio.Event(), threading.Event(), asyncio.Event()
+
+    def slow() -> str:
+        loop.call_soon_threadsafe(started.set)
+        go.wait(10)
+        loop.call_soon_threadsafe(ended.set)
+        return "too late"
+
+    call = asyncio.ensure_future(result(slow))
+    await started.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    go.set()
+    await ended.wait()
+    assert await result(lambda: "the next") == Returned("the next")
+
+
+def test_a_call_that_hangs_holds_up_neither_its_loop_nor_the_program() -> None:
+    running: list[threading.Thread] = []
+    started, go = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        running.append(threading.current_thread())
+        started.set()
+        go.wait(10)
+
+    async def impatient() -> None:
+        call = asyncio.ensure_future(result(hang))
+        await asyncio.to_thread(started.wait, 10)
+        call.cancel()
+
+    asyncio.run(impatient())
+    [left] = running
+    assert left.is_alive()
+    assert left.daemon  # so it keeps no program from ending
+    go.set()
+    left.join(10)
+    assert not left.is_alive()  # it found its loop closed, and that is all
+
+
 @pytest.mark.parametrize(
     ("name", "known", "text"),
     [

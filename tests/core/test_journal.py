@@ -22,9 +22,11 @@ from antiphon.core.events import (
     CallStarted,
 )
 from antiphon.core.journal import NO_ENTRY, Entry, Journal, idempotency_key, journal_of
-from antiphon.core.state import Turn
+from antiphon.core.state import State, Turn
 from antiphon.core.turns import noted
-from tests.core.cases import assigned, fact, log_of, said
+from tests.core.cases import assigned, at, fact, log_of, said
+
+HERE = State(channel_id="here", created_at=at(0))
 
 MINE, OTHER = "6/ada", "6/bob"
 LOOK = CallStarted(MINE, 1, "look", "d1", {"at": 7}, "key")
@@ -119,16 +121,17 @@ TURN = Turn(MINE, "ada", "e5", 6)
 
 
 def test_one_call_has_one_key() -> None:
-    key = idempotency_key("here", TURN, 1, tool="pay")
-    assert key == idempotency_key("here", TURN, 1, tool="pay")
+    key = idempotency_key(HERE, TURN, 1, tool="pay", tenant="t")
+    assert key == idempotency_key(HERE, TURN, 1, tool="pay", tenant="t")
     later = Turn(MINE, "ada", "e5", 6, epoch=3, owner="two", attempts=2, doubts=(1,))
-    assert key == idempotency_key("here", later, 1, tool="pay")
+    assert key == idempotency_key(HERE, later, 1, tool="pay", tenant="t")
 
 
 def test_no_two_calls_have_the_same_key() -> None:
     keys = [
-        idempotency_key(channel, Turn(turn, "ada", cause, 6), index, tool=tool)
-        for channel in ("here", "there", "")
+        idempotency_key(state, Turn(turn, "ada", cause, 6), index, tool=tool, tenant=tenant)
+        for tenant in ("t", "u")
+        for state in (HERE, State(channel_id="there"), State(channel_id="here", created_at=at(1)))
         for turn in (MINE, OTHER, "7/ada")
         for cause in ("e5", "e4", "", None)
         for index in (0, 1, 10)

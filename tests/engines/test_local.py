@@ -259,6 +259,7 @@ class Resigned(Faulty):
         super()._taken_for_dead()
         for attempt, _ in self._running.values():
             attempt.again = None
+            self._cancelled.add(attempt)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ from antiphon import (
     tool,
 )
 from antiphon.core.events import EV_CHANNEL_PAUSED
+from antiphon.engines.local import LocalEngine
+from antiphon.store.memory import MemoryStore
 from antiphon.testing import ManualClock
 from tests.hub.gates import soon, turns
 
@@ -329,7 +331,9 @@ async def test_closing_the_hub_tells_whoever_waits() -> None:
         await never.wait()
         return says("never")
 
-    hub = await Hub.open("memory:", clock=ManualClock())
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    hub = await Hub.over(store, clock=clock, engine=LocalEngine(store, clock, grace=0.01))
     waiting = asyncio.create_task(Agent("bob", model=model).invoke("a", hub=hub))
     await soon(started.wait())
     closing = asyncio.create_task(hub.close())

@@ -1,7 +1,9 @@
 """Calling a tool: its arguments checked, the call made, what it returned turned into what a model reads.
 
-Rule 1: whatever a tool does, the outcome is a `Returned`. Only a cancellation passes through.
-Rule 2: a function that is not async never runs on the loop; it gets a copy of the caller's context variables.
+Rule 1: whatever a tool does, the outcome is a `Returned`. Only what comes from outside passes through: a cancellation
+        of the call itself, and the end of the program.
+Rule 2: a function that is not async never runs on the loop; it gets a copy of the caller's context variables, and holds
+        up neither another call nor the end of the program.
 Rule 3: what failed says so in words that help the model, or the person who wrote the tool.
 """
 
@@ -10,10 +12,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from contextvars import copy_context
 
 import msgspec
 
+from antiphon.agents.nesting import ENDS, is_from_outside
 from antiphon.agents.results import Finish, Handoff, NotDone
 from antiphon.agents.schema import from_model, to_model
 from antiphon.agents.signature import CHANNEL, CONTEXT, IDEMPOTENCY_KEY, Function
@@ -24,6 +30,7 @@ from antiphon.core.words import LONGEST_STORY, plainly, shown, storable, told
 
 MAX_RESULT = 128 * 1024
 """How many bytes of text a result may have."""
+
 
 _encoder = msgspec.json.Encoder(enc_hook=to_model)
 
@@ -52,7 +59,7 @@ class BadArguments(ValueError):
 class _Raised(msgspec.Struct, frozen=True):
     """A value that stands for an error, which not every road takes: no future holds a StopIteration."""
 
-    error: Exception
+    error: BaseException
 
 
 def refused(text: str) -> Returned:
@@ -99,7 +106,7 @@ async def reconciled(tool: Tool, arguments: Mapping[str, object], given: Given) 
         return refused("It is not known whether the call took effect: the tool has no way to find out.")
     value = await _value(tool.reconcile, _injected(tool.reconcile_injected, arguments, given))
     if isinstance(value, _Raised):
-        return refused(f"It is not known whether the call took effect: {told(value.error)}")
+        return refused(f"It is not known whether the call took effect: {_why(value.error)}")
     return value if isinstance(value, NotDone) else _returned(value)
 
 
@@ -153,27 +160,67 @@ def _injected(injected: Mapping[str, str], arguments: Mapping[str, object], give
 
 async def _value(function: Function, arguments: dict[str, object]) -> object:
     """What the function returned, or the error that it raised."""
-    if inspect.iscoroutinefunction(function):
-        value = _attempted(function, arguments)
-    else:
-        value = await asyncio.to_thread(_attempted, function, arguments)
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
     try:
+        if inspect.iscoroutinefunction(function):
+            value = _attempted(function, arguments)
+        else:
+            value = await _apart(function, arguments)
+        if isinstance(value, _Raised) and isinstance(value.error, ENDS):
+            raise value.error
         return await value if inspect.isawaitable(value) else value
-    except Exception as error:  # a tool is anybody's code
+    except BaseException as error:  # a tool is anybody's code
+        if is_from_outside(error, task, before):
+            raise
         return _Raised(error)
+
+
+async def _apart(function: Function, arguments: dict[str, object]) -> object:
+    """Call the function off the loop. It has a thread to itself: in a pool, calls would wait for each other.
+
+    A thread cannot be stopped. When nobody waits any more, what it returns is dropped, and it does not keep the
+    program from ending.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[object] = loop.create_future()
+    context = copy_context()
+
+    def deliver(value: object) -> None:
+        if not outcome.done():
+            outcome.set_result(value)
+
+    def work() -> None:
+        value = context.run(_attempted, function, arguments)
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(deliver, value)
+
+    threading.Thread(target=work, name=f"antiphon tool {_name_of(function)}", daemon=True).start()
+    return await outcome
+
+
+def _name_of(function: Function) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _attempted(function: Function, arguments: dict[str, object]) -> object:
     try:
         return function(**arguments)
-    except Exception as error:  # a tool is anybody's code
+    except BaseException as error:  # a tool is anybody's code
         return _Raised(error)
+
+
+def _why(error: BaseException) -> str:
+    """What an error says; a cancellation says nothing."""
+    if isinstance(error, asyncio.CancelledError) and not error.args:
+        return "CancelledError: something that the tool waited for was cancelled"
+    return told(error)
 
 
 def _returned(value: object) -> Returned:
     match value:
         case _Raised(error=error):
-            return refused(told(error))
+            return refused(_why(error))
         case Handoff() | Finish():
             return _routed(value)
         case None:

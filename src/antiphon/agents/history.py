@@ -26,6 +26,8 @@ class History:
         self.reader, self.named = reader, named
         self.cursor = 0
         """How far the log has been read."""
+        self.size = 0
+        """How many characters there are in all messages."""
         self._places: list[int] = []
         self._messages: list[Message] = []
         self._digests: list[bytes] = []
@@ -52,6 +54,7 @@ class History:
         return self._sequences.get(envelope.causation_id or "", envelope.sequence)
 
     def _put(self, place: int, message: Message) -> None:
+        self.size += len(message.text)
         at = bisect_right(self._places, place)
         self._places.insert(at, place)
         self._messages.insert(at, message)

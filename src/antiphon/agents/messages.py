@@ -117,7 +117,7 @@ Answer = Reply | Sequence[Reply]
 def one_reply(answer: object) -> Reply:
     """The answer as one reply; `TypeError` if it is none."""
     if isinstance(answer, Reply):
-        return answer
+        return Reply("", answer.calls, answer.usage) if answer.text is None else answer
     parts = list(answer) if isinstance(answer, list | tuple) else []
     if not parts or not all(isinstance(part, Reply) for part in parts):
         raise TypeError(f"a model returned {type(answer).__name__}; return says(…), calls(…) or a list of calls(…)")

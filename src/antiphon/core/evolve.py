@@ -168,9 +168,7 @@ def _worked(state: State, event: Event) -> State | None:
     """The state after something that happened to a turn that is owed; None if nothing did."""
     match event:
         case Claimed(turn=turn_id, epoch=epoch, owner=owner):
-            return _changed(
-                state, turn_id, lambda turn: replace(turn, epoch=epoch, owner=owner, attempts=turn.attempts + 1)
-            )
+            return _changed(state, turn_id, lambda turn: _claimed(turn, epoch, owner))
         case Released(turn=turn_id, epoch=epoch):
             return _changed(
                 state,
@@ -191,6 +189,11 @@ def _worked(state: State, event: Event) -> State | None:
             return _without(state, turn_id, state.updated_at)
         case _:
             return None
+
+
+def _claimed(turn: Turn, epoch: int, owner: str) -> Turn:
+    """Whoever claims a turn again that it has already lives, so that this is no sign of a crash."""
+    return replace(turn, epoch=epoch, owner=owner, attempts=turn.attempts + (turn.owner != owner))
 
 
 def _changed(state: State, turn_id: str, change: Callable[[Turn], Turn]) -> State:

@@ -20,7 +20,7 @@ from antiphon.core.events import (
     CallStarted,
     event_of,
 )
-from antiphon.core.state import Turn
+from antiphon.core.state import State, Turn
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -66,8 +66,10 @@ def _with(entry: Entry, event: CallStarted | CallFinished | CallFailed | CallCle
             return msgspec.structs.replace(entry, conflicted=True)
 
 
-def idempotency_key(channel_id: str, turn: Turn, index: int, *, tool: str) -> str:
-    """The same for every attempt at one call, and for no other call: its position, not its words."""
-    return digest_of(
-        {"v": 1, "channel": channel_id, "turn": turn.turn_id, "cause": turn.cause, "index": index, "tool": tool}
-    )
+def idempotency_key(state: State, turn: Turn, index: int, *, tool: str, tenant: str) -> str:
+    """The same for every attempt at one call, and for no other call: its position, not its words.
+
+    A channel's id may be derived from a name, and be the same elsewhere; when it was created is not.
+    """
+    run = [tenant, state.channel_id, state.created_at, turn.turn_id, turn.cause]
+    return digest_of({"v": 1, "run": run, "index": index, "tool": tool})

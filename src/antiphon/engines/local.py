@@ -28,6 +28,9 @@ RETRY = 1.0
 GRACE = 5.0
 """How many seconds a call that is under way is given when the engine stops."""
 
+CLEARING_UP = 5.0
+"""How many seconds whatever was cancelled may take to clear up, before it is left behind."""
+
 Lane = tuple[str, str]
 """A channel and a speaker."""
 
@@ -116,7 +119,10 @@ class LocalEngine:
         if self._ringing is not None:
             tasks.append(self._ringing)
             self._ringing.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=CLEARING_UP)
+            for task in left:
+                log.error("%s does not stop; it is left behind", task.get_name())
         await self._tenure.let_go()
 
     def _start(self, lane: Lane) -> None:
@@ -136,6 +142,10 @@ class LocalEngine:
     async def _attempt(self, handler: Handler, attempt: Attempt) -> None:
         try:
             await self._tried(handler, attempt)
+        except BaseException:
+            if attempt not in self._cancelled and attempt.again is None:  # nobody stopped it; it is still owed
+                attempt.again = after(self._clock.now(), RETRY)
+            raise
         finally:  # in the same step as the handler's last, so that no submission falls in between
             self._ended((attempt.job.channel_id, attempt.job.speaker), attempt)
 

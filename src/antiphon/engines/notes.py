@@ -15,7 +15,7 @@ import msgspec
 
 from antiphon.core.envelope import HUB, OPERATORS, Envelope, Priority
 from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable
-from antiphon.core.events import EV_CALL_DOUBTED, data_of
+from antiphon.core.events import EV_CALL_DOUBTED, EV_CALL_FAILED, EV_CALL_FINISHED, data_of
 from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant, after
@@ -30,6 +30,8 @@ from antiphon.hub.request import Plan
 log = logging.getLogger("antiphon.engine")
 
 RETRY = 1.0
+TRIES = 3
+OUTCOMES = frozenset({EV_CALL_FINISHED, EV_CALL_FAILED})
 
 Write = Callable[[Fold, Work, Laws, Instant], Admitted | Deny]
 
@@ -81,10 +83,26 @@ class Notes:
         )
 
     async def release(self) -> None:
-        """Put the turn back in order, if anything of this attempt was written at all. It is tried once."""
-        if self.claimed:
-            work = Work(self._claim, tuple(self._kept))
-            await self.live.submit(lambda fold, laws, at: released(fold, work, laws=laws, at=at, new_id=self._new_id))
+        """Put the turn back in order, if anything of this attempt was written at all. Nobody waits for the store."""
+        if not self.claimed:
+            return
+        entries = tuple(self._kept)
+        await self._put_back(entries)
+        if entries and self._is_ours(self.live.fold):  # they had been recorded, although nobody said so
+            await self._put_back(())
+
+    async def _put_back(self, entries: tuple[Envelope, ...]) -> None:
+        work = Work(self._claim, entries)
+        for left in reversed(range(TRIES)):
+            try:
+                await self._submit(
+                    lambda fold, laws, at: released(fold, work, laws=laws, at=at, new_id=self._new_id),
+                    entries[0] if entries else None,
+                )
+                return
+            except (OutcomeUnknown, StoreUnavailable):
+                if not left:
+                    raise
 
     def _entered(self) -> Write:
         return lambda fold, work, laws, at: written(fold, work, laws=laws, at=at, new_id=self._new_id)
@@ -95,23 +113,31 @@ class Notes:
         return Envelope(self._new_id(), "", HUB, audience, event_type, data, self.turn.cause)
 
     async def _write(self, write: Write, said: Envelope | None = None) -> None:
-        """Have it recorded, however long the store takes. It keeps its ids, so that it is recorded once."""
+        """Have it recorded. If that is cut off, what calls came to is kept; that they start need not be."""
         work, self._kept = Work(self._claim, tuple(self._kept)), []
+        try:
+            await self._offer(write, work, said)
+        except Denied as denied:
+            self._kept = [*work.entries, *self._kept]
+            if denied.reason == FENCED:
+                raise Fenced(denied.detail) from denied
+            raise
+        except asyncio.CancelledError:
+            self._kept = [entry for entry in (*work.entries, *self._kept) if entry.event_type in OUTCOMES]
+            raise
+        self.claimed = True
+
+    async def _offer(self, write: Write, work: Work, said: Envelope | None) -> None:
+        """Offer it until the store takes it. It keeps its ids, so that it is recorded once."""
         again: Envelope | None = None
         while True:
             try:
                 await self._submit(lambda fold, laws, at: self._plan(write, work, fold, laws=laws, at=at), again)
-                break
+                return
             except (OutcomeUnknown, StoreUnavailable) as error:
                 log.warning("turn %s of %s waits for the store: %s", self.turn.turn_id, self._channel_id, error)
                 again = work.entries[0] if work.entries else said
                 await self._clock.wait(asyncio.Event(), after(self._clock.now(), RETRY))
-            except Denied as denied:
-                self._kept = [*work.entries, *self._kept]
-                if denied.reason == FENCED:
-                    raise Fenced(denied.detail) from denied
-                raise
-        self.claimed = True
 
     async def _submit(self, plan: Plan, again: Envelope | None) -> None:
         await self.live.submit(plan, Priority.NORMAL, again)

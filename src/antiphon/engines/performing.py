@@ -20,6 +20,7 @@ from antiphon.agents.declaration import Declaration
 from antiphon.agents.loop import AskModel, CallTool, Wanted
 from antiphon.agents.loop import Given as Answers
 from antiphon.agents.messages import Reply, Request, Streams, one_reply
+from antiphon.agents.nesting import contained
 from antiphon.agents.results import NotDone
 from antiphon.agents.tool import Tool
 from antiphon.core.codec import MAX_BYTES, Malformed, as_type, check_json, digest_of, plain_data, to_json
@@ -90,6 +91,7 @@ class Means(msgspec.Struct, frozen=True):
     feed: Feed
     judge: Judge
     stopping: asyncio.Event
+    tenant: str
 
 
 class Performance:
@@ -118,8 +120,8 @@ class Performance:
         await self._start([CallStarted(self._turn_id, wanted.index, MODEL, digest)])
         try:
             async with self._means.alarms.within(self._agent.limits.model_seconds):
-                reply = await self._heard(wanted)
-            result = _recordable(reply)
+                result = _recordable(await contained(self._heard(wanted)))
+            reply = as_type(result, Reply)
         except OutOfTime as error:
             raise self._given_up(wanted.index, "model_timeout", str(error)) from error
         except Malformed as error:
@@ -196,7 +198,7 @@ class Performance:
             arguments = bound(tool, wanted.call.args)
         except BadArguments as error:
             return self._refused(wanted, Returned(str(error), failed=True))
-        key = idempotency_key(self._state.channel_id, self._notes.turn, wanted.index, tool=name)
+        key = idempotency_key(self._state, self._notes.turn, wanted.index, tool=name, tenant=self._means.tenant)
         in_flight = self._journal.get(wanted.index, NO_ENTRY).in_flight
         return Ready(wanted, tool, arguments, key, in_flight)
 
@@ -253,8 +255,7 @@ class Performance:
 
     async def _make(self, ready: Sequence[Ready]) -> dict[int, Surely]:
         await self._start([self._started(each.wanted, each.key) for each in ready])
-        left = [len(ready)]
-        outcomes = await asyncio.gather(*(self._made(each, left) for each in ready))
+        outcomes = await self._all_made(ready)
         late = [(each, why) for each, why in zip(ready, outcomes, strict=True) if isinstance(why, str)]
         await self._doubt(late)
         return {
@@ -262,6 +263,19 @@ class Performance:
             for each, outcome in zip(ready, outcomes, strict=True)
             if isinstance(outcome, Surely)
         }
+
+    async def _all_made(self, ready: Sequence[Ready]) -> list[Surely | str]:
+        """What they came to. Whatever goes wrong with one, no other is left running behind."""
+        left = [len(ready)]
+        if len(ready) == 1:
+            return [await self._made(ready[0], left)]
+        outcomes = await asyncio.gather(*(self._made(each, left) for each in ready), return_exceptions=True)
+        made: list[Surely | str] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            made.append(outcome)
+        return made
 
     async def _made(self, ready: Ready, left: list[int]) -> Surely | str:
         """What the call came to; why that is not known, if it is not."""
@@ -337,7 +351,9 @@ def _recordable(reply: Reply) -> Json:
     size = len(to_json(reply))
     if size > MAX_BYTES:
         raise Malformed("too_large", f"it has {size} bytes; the limit is {MAX_BYTES}")
-    return plain_data(reply)
+    result = plain_data(reply)
+    as_type(result, Reply)
+    return result
 
 
 def _streaming(model: object) -> Streams | None:

@@ -32,6 +32,7 @@ class Place(msgspec.Struct, frozen=True):
     feed: Feed
     audit: Audit
     agents: Mapping[str, Declaration]
+    tenant: str
 
 
 def local_engine(store: Store, clock: Clock) -> Engine:

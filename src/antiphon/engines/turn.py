@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from inspect import isawaitable
 
 from antiphon.agents.context import Judge
@@ -19,21 +19,22 @@ from antiphon.agents.declaration import Declaration, Prompt
 from antiphon.agents.history import History
 from antiphon.agents.loop import Manner, Said, drive, take_turn
 from antiphon.agents.messages import Request
+from antiphon.agents.nesting import contained, taking
 from antiphon.agents.results import Handoff
 from antiphon.core.draft import check_event
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, StoreError, TooLarge
-from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Json, data_of
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Json, data_of
 from antiphon.core.guard import Deny
 from antiphon.core.ids import derived_id
 from antiphon.core.instants import after
 from antiphon.core.journal import Journal, journal_of
 from antiphon.core.state import Turn
-from antiphon.core.step import pending
+from antiphon.core.step import pending, record, said_by_hub
 from antiphon.core.turns import Claim, Ending, Failure, Work, failed, owed_turn
 from antiphon.core.views import FullTranscript, Message, NamedTranscript, View
 from antiphon.core.words import told
-from antiphon.engines.alarms import Alarms
+from antiphon.engines.alarms import Alarms, OutOfTime
 from antiphon.engines.notes import Fenced, Notes
 from antiphon.engines.performing import Failing, InDoubt, Means, Performance, Stopped
 from antiphon.engines.place import Place
@@ -45,8 +46,29 @@ log = logging.getLogger("antiphon.engine")
 
 MOST_ATTEMPTS = 3
 """How often a turn may end its process before any of its calls has returned."""
+PATIENCE = 10.0
+"""For how many seconds a turn that has ended its process twice waits for another of its kind."""
 HISTORIES = 1024
 """How many channels are remembered as their agents see them."""
+HISTORY_CHARACTERS = 16 * 1024 * 1024
+"""And how much text there is in them, together."""
+
+
+class _Alone:
+    """A lock that is waited for only so long: a turn may be waiting for the very one that holds it."""
+
+    def __init__(self, lock: asyncio.Lock, alarms: Alarms) -> None:
+        self._lock, self._alarms = lock, alarms
+        self._held = False
+
+    async def __aenter__(self) -> None:
+        with suppress(OutOfTime):
+            async with self._alarms.within(PATIENCE):
+                self._held = await self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._held:
+            self._lock.release()
 
 
 class Turns:
@@ -73,7 +95,8 @@ class Turns:
         if turn.attempts >= MOST_ATTEMPTS:
             await self._poisoned(live, turn)
             return
-        async with self._alone if turn.attempts == MOST_ATTEMPTS - 1 else nullcontext():
+        taking.set((job.channel_id, job.speaker))
+        async with _Alone(self._alone, self.alarms) if turn.attempts == MOST_ATTEMPTS - 1 else nullcontext():
             await self._run(attempt, live, agent, turn=turn)
 
     async def _run(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
@@ -90,7 +113,7 @@ class Turns:
         except Stopped:
             await self._put_back(notes)
         except Denied as denied:
-            log.warning("turn %s of %s could not be ended: %s", turn.turn_id, live.state.channel_id, denied)
+            await self._closed(live, turn, denied)
         except asyncio.CancelledError:
             attempt.ending = True
             if attempt.lost.is_set():
@@ -122,7 +145,7 @@ class Turns:
 
     async def _taken(self, attempt: Attempt, notes: Notes, agent: Declaration) -> tuple[Said, Performance]:
         live, turn = notes.live, notes.turn
-        means = Means(self.alarms, self._place.feed, _judge(live), attempt.stopping)
+        means = Means(self.alarms, self._place.feed, _judge(live), attempt.stopping, self._place.tenant)
         performance = Performance(agent, notes, journal=await self._journal(live, turn), means=means)
         manner = Manner(
             direct=frozenset(tool.name for tool in agent.toolbox if tool.return_direct),
@@ -156,8 +179,9 @@ class Turns:
         key = channel_id, reader, named
         history = self._histories.pop(key, None) or History(reader, named=named)
         self._histories[key] = history
-        if len(self._histories) > HISTORIES:
-            self._histories.popitem(last=False)
+        size = sum(each.size for each in self._histories.values()) if len(self._histories) % 16 == 0 else 0
+        while len(self._histories) > HISTORIES or (size > HISTORY_CHARACTERS and len(self._histories) > 1):
+            size -= self._histories.popitem(last=False)[1].size
         return history
 
     def _ending(self, notes: Notes, agent: Declaration, said: Said, *, context: ContextSet) -> Ending:
@@ -200,8 +224,19 @@ class Turns:
     async def _poisoned(self, live: LiveChannel, turn: Turn) -> None:
         failure = Failure("poisoned", f"it ended its process {turn.attempts} times before any call had returned")
         work = Work(Claim(turn.turn_id, turn.epoch))
+        with suppress(Denied):  # somebody else was quicker
+            await live.submit(
+                lambda fold, laws, at: failed(fold, work, failure, laws=laws, at=at, new_id=self._place.new_id)
+            )
+
+    async def _closed(self, live: LiveChannel, turn: Turn, denied: Denied) -> None:
+        """The channel's own rules fail on the failure of a turn: nothing can follow any more, and the log says so."""
+        log.error("turn %s of %s can neither end nor fail: %s", turn.turn_id, live.state.channel_id, denied)
+        closing = said_by_hub(EV_CHANNEL_CLOSED, {"reason": denied.reason}, cause=turn.cause)
         await live.submit(
-            lambda fold, laws, at: failed(fold, work, failure, laws=laws, at=at, new_id=self._place.new_id)
+            lambda fold, laws, at: (
+                None if fold.state.ended else record(fold, closing, laws=laws, at=at, new_id=self._place.new_id)
+            )
         )
 
     async def _fenced(self, live: LiveChannel, turn: Turn, why: str) -> None:
@@ -223,9 +258,13 @@ async def _rendered(prompt: Prompt, shown: Sequence[Message]) -> str:
     """The system prompt. What a user's function raises fails the turn with its words."""
     if isinstance(prompt, str):
         return prompt
-    try:
+
+    async def render() -> object:
         rendered = prompt(shown)
-        text: object = await rendered if isawaitable(rendered) else rendered
+        return await rendered if isawaitable(rendered) else rendered
+
+    try:
+        text = await contained(render())
     except Exception as error:
         raise Failing("prompt_error", told(error)) from error
     if not isinstance(text, str):

@@ -191,7 +191,7 @@ class LiveChannel:
             if isinstance(outcome, Admitted):
                 batch.extend(outcome.batch)
                 fold = outcome.fold
-                answers.append(outcome.batch[0])
+                answers.append(outcome.batch[0] if outcome.batch else None)
             else:
                 answers.append(outcome)
         if batch and not await self._recorded(batch, fold):
@@ -364,7 +364,7 @@ def _planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | D
         outcome = plan(fold, laws, at)
     except Exception as error:  # an adapter or guard of a user's may raise anything
         return Deny("rules_failed", told(error))
-    if not isinstance(outcome, Admitted) or len(outcome.batch) == 1:
+    if not isinstance(outcome, Admitted) or len(outcome.batch) <= 1:
         return outcome
     following = (check_data(each) for each in outcome.batch[1:] if each.event_type not in JOURNAL)
     wrong = next(filter(None, following), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from antiphon.core.decision import WAIT, Assign, Close, Decision, Wait
-from antiphon.core.envelope import Envelope
+from antiphon.core.envelope import Envelope, visible_to
 from antiphon.core.events import EV_CHANNEL_OPENED, Json
 from antiphon.core.rules import Expectation, Seats
 from antiphon.core.state import State
@@ -33,6 +33,7 @@ class Conversation:
             return WAIT
         speaker = envelope.sender_id
         owing = [name for name, kind in state.participants.items() if kind == "agent" and name != speaker]
+        owing = [name for name in owing if visible_to(envelope, name)]
         if owing and state.unattended >= MOST_UNATTENDED:
             return Wait(f"unattended:{state.unattended}")
         return Assign(tuple(owing)) if owing else WAIT

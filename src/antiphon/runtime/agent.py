@@ -11,6 +11,7 @@ from typing import TypedDict, Unpack
 from antiphon.agents.declaration import Declaration
 from antiphon.core.errors import TurnFailed, UsageError
 from antiphon.core.words import shown
+from antiphon.hub.feed import Overhearing
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.default import default_hub
 from antiphon.runtime.events import AgentEvent, AgentReply, FinalStateEvent, TokenEvent
@@ -97,36 +98,64 @@ def _check_options(options: StreamOptions) -> None:
 
 
 async def _with_tokens(
-    channel: Channel, told: Told, events: AsyncIterator[AgentEvent]
+    channel: Channel, told: Told, events: AsyncGenerator[AgentEvent, None]
 ) -> AsyncGenerator[AgentEvent, None]:
-    """The events, and between them the tokens of each call once its beginning has been told."""
-    queue: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
+    """The events, and between them the tokens of each call once its beginning has been told.
+
+    Whoever follows may leave at any time, and is never interrupted: an error waits in line like everything else.
+    """
     with channel._desk.feed.overhearing(channel.channel_id) as hearing:
-
-        def drain() -> None:
-            while hearing.signals:
-                signal = hearing.signals[0]
-                if signal.turn_id == told.turn_id and signal.index not in told.started:
-                    return
-                hearing.signals.popleft()
-                if signal.turn_id == told.turn_id:
-                    queue.put_nowait(TokenEvent(signal.speaker, signal.text))
-
-        async def listen() -> None:
-            while True:
-                await hearing.wake.wait()
-                hearing.wake.clear()
-                drain()
-
-        async def follow() -> None:
-            async for event in events:
-                queue.put_nowait(event)
-            queue.put_nowait(None)
-
-        told.progress = drain
-        async with asyncio.TaskGroup() as group:
-            listening = group.create_task(listen())
-            group.create_task(follow())
-            while (event := await queue.get()) is not None:
+        line = _Line(hearing, told)
+        told.progress = line.drain
+        tasks = [asyncio.create_task(line.listen()), asyncio.create_task(line.follow(events))]
+        try:
+            while (event := await line.next()) is not None:
                 yield event
-            listening.cancel()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Line:
+    """What is to be told, in order: events, tokens, and at the end None, or what went wrong."""
+
+    def __init__(self, hearing: Overhearing, told: Told) -> None:
+        self._hearing, self._told = hearing, told
+        self._queue: asyncio.Queue[AgentEvent | BaseException | None] = asyncio.Queue()
+
+    async def next(self) -> AgentEvent | None:
+        """What comes next; None at the end."""
+        event = await self._queue.get()
+        if isinstance(event, BaseException):
+            raise event
+        return event
+
+    def drain(self) -> None:
+        """Line up the tokens that may be told by now."""
+        signals, told = self._hearing.signals, self._told
+        while signals:
+            signal = signals[0]
+            if signal.turn_id == told.turn_id and signal.index not in told.started:
+                return
+            signals.popleft()
+            if signal.turn_id == told.turn_id:
+                self._queue.put_nowait(TokenEvent(signal.speaker, signal.text))
+
+    async def listen(self) -> None:
+        """Line up tokens as they come, until cancelled."""
+        while True:
+            await self._hearing.wake.wait()
+            self._hearing.wake.clear()
+            self.drain()
+
+    async def follow(self, events: AsyncGenerator[AgentEvent, None]) -> None:
+        """Line up the events, and how they end."""
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    self._queue.put_nowait(event)
+        except BaseException as error:
+            self._queue.put_nowait(error)
+            raise
+        self._queue.put_nowait(None)

@@ -9,6 +9,7 @@ from inspect import isawaitable
 from weakref import WeakValueDictionary
 
 from antiphon.agents.declaration import Declaration
+from antiphon.agents.nesting import Place
 from antiphon.core.draft import check_draft
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import (
@@ -29,7 +30,8 @@ from antiphon.core.laws import Fold, Laws
 from antiphon.core.opening import answer, guest_of, invitations, opening
 from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.core.words import told
-from antiphon.engines.place import Place, turns_at
+from antiphon.engines.place import Place as Surrounding
+from antiphon.engines.place import turns_at
 from antiphon.engines.protocol import Engine
 from antiphon.hub.audit import AUDIT, Audit
 from antiphon.hub.channels import Channels
@@ -74,6 +76,10 @@ class Desk:
         self.seated: dict[str, str] = {}
         """Those registered here, and those about to be: the name in lower case to the name."""
         self.closing = asyncio.Event()
+        self.stopped = asyncio.Event()
+        """Set when no turn runs any more."""
+        self.waits: dict[Place, list[Place]] = {}
+        """Which turns wait for an answer of which others."""
         self._tasks: set[asyncio.Future[None]] = set()
         self._asked: set[str] = set()
         """The invitations that somebody is deciding on."""
@@ -91,7 +97,11 @@ class Desk:
         await self.timers.begin()
         self.spawn(self.timers.run(), "timers")
         if self.engine is not None:
-            turns = turns_at(Place(self.channels, self.clock, self.new_id, self.feed, self.audit, self.agents))
+            turns = turns_at(
+                Surrounding(
+                    self.channels, self.clock, self.new_id, self.feed, self.audit, self.agents, self.store.tenant
+                )
+            )
             await self.engine.serve(turns)
             self.spawn(turns.alarms.run(), "alarms")
             self.spawn(self.dispatch.run(self.clock), "dispatch")
@@ -111,6 +121,8 @@ class Desk:
         try:
             if self.engine is not None:
                 await self.engine.stop()
+            self.stopped.set()
+            self.feed.wake_all()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -178,7 +190,9 @@ class Desk:
         willing = {name for name in guests if not self.directory.find(name).asks}
         begun: list[Envelope] = []
 
-        def begin(fold: Fold, laws: Laws, at: Instant) -> Admitted:
+        def begin(fold: Fold, laws: Laws, at: Instant) -> Admitted | None:
+            if fold.state.sequence:  # somebody has made it meanwhile
+                return None
             admitted = opening(fold, created, willing, laws=laws, at=at, new_id=self.new_id)
             begun[:] = admitted.batch
             return admitted

@@ -19,7 +19,7 @@ from antiphon.core.words import told
 from antiphon.engines.protocol import Engine, JobRef
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
-from antiphon.store.protocol import Index
+from antiphon.store.protocol import ChannelRow, Index
 
 log = logging.getLogger("antiphon.engine")
 
@@ -45,18 +45,26 @@ class Dispatch:
             self._changed[channel_id] = None
             self._wake.set()
 
-    async def find_owed(self, name: str) -> None:
-        """Look through the open channels of an agent; those that wait for something first, the rest when idle."""
-        after, idle = "", []
-        while page := await self._store.channels(status="active", participant=name, after=after):
-            for row in page:
-                if row.due:
-                    self.owing(row.channel_id)
-                else:
-                    idle.append(row.channel_id)
-            after = page[-1].channel_id
-        self._idle.extend(idle)
+    async def find_owed(self, name: str, clock: Clock) -> None:
+        """Look through the open channels of an agent when idle; those that wait for something first."""
+        while True:
+            try:
+                rows = await self._active(name)
+                break
+            except StoreError as error:
+                log.warning("the turns that %s owes cannot be found yet: %s", name, error)
+                await clock.wait(asyncio.Event(), later(clock.now(), RETRY))
+        self._idle.extend(row.channel_id for row in rows if row.due)
+        self._idle.extend(row.channel_id for row in rows if not row.due)
         self._wake.set()
+
+    async def _active(self, name: str) -> list[ChannelRow]:
+        rows: list[ChannelRow] = []
+        after = ""
+        while page := await self._store.channels(status="active", participant=name, after=after):
+            rows.extend(page)
+            after = page[-1].channel_id
+        return rows
 
     async def run(self, clock: Clock) -> None:
         """Look at every channel that has changed, until cancelled. One that cannot be read holds up no other."""

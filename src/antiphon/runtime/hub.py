@@ -133,7 +133,7 @@ class Hub:
         desk = self._desk
         desk.agents[who.name] = who
         if desk.engine is not None:
-            desk.spawn(desk.dispatch.find_owed(who.name), f"turns of {who.name}")
+            desk.spawn(desk.dispatch.find_owed(who.name, desk.clock), f"turns of {who.name}")
         return participant
 
     async def _register(self, who: str, kind: str, accept: Accept | None) -> Participant:

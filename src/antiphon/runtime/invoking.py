@@ -7,10 +7,11 @@ Rule 2: what is told comes from the log, so it is the same whoever ran the turn,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 
 from antiphon.agents.declaration import Declaration
+from antiphon.agents.nesting import Place, taking
 from antiphon.core.codec import Malformed, check_json
 from antiphon.core.errors import UnknownChannel, UsageError
 from antiphon.core.events import (
@@ -26,7 +27,7 @@ from antiphon.runtime.events import (
     AgentEvent,
 )
 from antiphon.runtime.hub import Hub
-from antiphon.runtime.reading import follow
+from antiphon.runtime.reading import grown
 from antiphon.runtime.told import Told
 
 USER = "user"
@@ -89,12 +90,51 @@ async def events_of(
     channel: Channel, told: Told, text: str, *, message_id: str | None
 ) -> AsyncGenerator[AgentEvent, None]:
     """Say something to the agent, and tell what follows until its turn has ended, or waits for a person."""
-    told.message = sent = await channel.send(text, message_id=message_id)
-    desk, live = channel._desk, channel._live
-    async with aclosing(follow(desk, live, reader=None, after=sent.sequence, max_lag=None)) as envelopes:
+    desk = channel._desk
+    with _waiting(desk, taking.get(), (channel.channel_id, told.agent)):
+        told.message = await channel.send(text, message_id=message_id)
+        async with aclosing(_until_over(channel, told, told.message.sequence)) as events:
+            async for event in events:
+                yield event
+    if not told.over:
+        raise UsageError("the hub was closed while the agent was answering; its turn goes on when it is opened again")
+
+
+async def _until_over(channel: Channel, told: Told, after: int) -> AsyncGenerator[AgentEvent, None]:
+    desk = channel._desk
+    async with aclosing(grown(desk, channel._live, after, until=desk.stopped)) as envelopes:
         async for envelope in envelopes:
             for event in told.of(envelope):
                 yield event
             if told.over:
                 return
-    raise UsageError("the hub was closed while the agent was answering; its turn goes on when it is opened again")
+
+
+@contextmanager
+def _waiting(desk: Desk, asker: Place | None, answerer: Place) -> Iterator[None]:
+    """Let it be known that one turn waits for another. Who would wait for itself, however far around, is refused."""
+    if asker is None:
+        yield
+        return
+    if asker in _reached(desk.waits, answerer):
+        raise UsageError(
+            f"{answerer[1]!r} cannot answer here: its turn here waits for whoever asks; use another thread_id"
+        )
+    waits = desk.waits.setdefault(asker, [])
+    waits.append(answerer)
+    try:
+        yield
+    finally:
+        waits.remove(answerer)
+        if not waits:
+            desk.waits.pop(asker, None)
+
+
+def _reached(waits: Mapping[Place, Sequence[Place]], start: Place) -> set[Place]:
+    """Everybody whom this one waits for, itself included."""
+    found, left = {start}, [start]
+    while left:
+        new = [place for place in waits.get(left.pop(), ()) if place not in found]
+        found.update(new)
+        left.extend(new)
+    return found

@@ -6,6 +6,7 @@ Rule 2: whatever leaves here has passed `visible_to`, unless the operator asked.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -21,11 +22,11 @@ log = logging.getLogger("antiphon.hub")
 
 
 async def follow(
-    desk: Desk, live: LiveChannel, *, reader: str | None, after: int, max_lag: int | None
+    desk: Desk, live: LiveChannel, *, reader: str | None, after: int, max_lag: int | None = None
 ) -> AsyncGenerator[Envelope, None]:
     """Everything behind `after` that the reader may see, then what comes, until the channel or the hub ends."""
     cursor, known = after, live.state.sequence
-    async with aclosing(_grown(desk, live, after)) as envelopes:
+    async with aclosing(grown(desk, live, after, until=desk.closing)) as envelopes:
         async for envelope in envelopes:
             head = live.state.sequence
             if max_lag is not None and head - max(cursor, known) > max_lag:
@@ -35,11 +36,11 @@ async def follow(
                 yield envelope
 
 
-async def _grown(desk: Desk, live: LiveChannel, cursor: int) -> AsyncGenerator[Envelope, None]:
+async def grown(desk: Desk, live: LiveChannel, cursor: int, *, until: asyncio.Event) -> AsyncGenerator[Envelope, None]:
     """Every envelope behind the cursor, as the channel grows. What cannot be trusted raises `LogCorrupt`."""
-    with desk.feed.watching(live.state.channel_id) as grown:
-        while not desk.closing.is_set():
-            grown.clear()
+    with desk.feed.watching(live.state.channel_id) as growth:
+        while not until.is_set():
+            growth.clear()
             for envelope in await live.read(cursor):
                 yield envelope
                 cursor = envelope.sequence
@@ -49,7 +50,7 @@ async def _grown(desk: Desk, live: LiveChannel, cursor: int) -> AsyncGenerator[E
                 return
             if live.damage is not None:
                 raise copy(live.damage)
-            await grown.wait()
+            await growth.wait()
 
 
 async def overhear(desk: Desk, live: LiveChannel) -> AsyncGenerator[Signal, None]:

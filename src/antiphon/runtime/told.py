@@ -37,7 +37,7 @@ class Told:
     """What a turn has told so far."""
 
     def __init__(self, agent: str, now: Callable[[], State]) -> None:
-        self._agent, self._now = agent, now
+        self.agent, self._now = agent, now
         self.message: Envelope | None = None
         """What is to be answered."""
         self.started: set[int] = set()
@@ -64,7 +64,7 @@ class Told:
         event = event_of(envelope)
         match event:
             case Assigned() if self._is_because(envelope):
-                self.turn_id, self._place = f"{envelope.sequence}/{self._agent}", envelope.sequence
+                self.turn_id, self._place = f"{envelope.sequence}/{self.agent}", envelope.sequence
                 return self._held_up()
             case CallStarted() | CallFinished() | CallFailed() if event.turn == self.turn_id:
                 return self._of_call(event)
@@ -82,7 +82,7 @@ class Told:
         return []
 
     def _is_answer(self, envelope: Envelope) -> bool:
-        return envelope.sender_id == self._agent and self._is_because(envelope)
+        return envelope.sender_id == self.agent and self._is_because(envelope)
 
     def _is_because(self, envelope: Envelope) -> bool:
         return self.message is not None and envelope.causation_id == self.message.envelope_id
@@ -90,7 +90,7 @@ class Told:
     def _held_up(self) -> list[AgentEvent]:
         """That a person must settle a call first, if that is so now: of this turn, or of one before it."""
         state = self._now()
-        waiting = next((turn for turn in state.owed if turn.speaker == self._agent and turn.doubts), None)
+        waiting = next((turn for turn in state.owed if turn.speaker == self.agent and turn.doubts), None)
         if waiting is None or owed_turn(state, self.turn_id) is None or waiting.sequence > self._place:
             return []
         index = waiting.doubts[0]
@@ -103,7 +103,7 @@ class Told:
         match event:
             case CallStarted(args=args) if args is not None and event.index not in self._tools:
                 self._tools[event.index] = event
-                return [ToolUsageEvent(self._agent, event.name, args, self._call_id(event.index))]
+                return [ToolUsageEvent(self.agent, event.name, args, self._call_id(event.index))]
             case CallStarted():
                 return []
             case CallFinished(result=result) if event.index not in self._tools:
@@ -114,7 +114,7 @@ class Told:
                 failed = isinstance(event, CallFailed)
                 text = event.error if isinstance(event, CallFailed) else _text_of(event.result)
                 name = self._tools[event.index].name
-                return [ToolResponseEvent(self._agent, name, text, self._call_id(event.index), failed=failed)]
+                return [ToolResponseEvent(self.agent, name, text, self._call_id(event.index), failed=failed)]
             case _:
                 return []
 
@@ -123,11 +123,11 @@ class Told:
         text = event.body if isinstance(event, Packet) else str(data.get("text", ""))
         stopped = data.get("stopped")
         final = self._final(text, stopped if isinstance(stopped, str) else None)
-        return [AIMessageEvent(self._agent, text), final] if text else [final]
+        return [AIMessageEvent(self.agent, text), final] if text else [final]
 
     def _final(self, text: str = "", stopped: str | None = None, detail: str = "") -> FinalStateEvent:
         self.over = True
-        return FinalStateEvent(self._agent, text, stopped, detail, self.usage, self._now().channel_id)
+        return FinalStateEvent(self.agent, text, stopped, detail, self.usage, self._now().channel_id)
 
     def _call_id(self, index: int) -> str:
         return f"{self.turn_id}/{index}"

@@ -212,6 +212,9 @@ class Leases(Protocol):
 class Store(Log, Index, Leases, Protocol):
     """A whole store."""
 
+    tenant: str
+    """Whose logs it holds."""
+
     async def close(self) -> None:
         """Write what is queued and let go of everything. Closing twice is fine."""
         ...

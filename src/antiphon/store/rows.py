@@ -32,7 +32,7 @@ SYSTEM = "system:"
 def row_after(row: ChannelRow, envelope: Envelope) -> ChannelRow:
     """The row once this envelope is recorded. Only types in `MOVES_A_ROW` change it."""
     match event_of(envelope):
-        case Created() as created:
+        case Created() as created if not row.type:
             names = [seat.name for seat in created.participants]
             return msgspec.structs.replace(
                 row, type=created.type, creator_id=created.creator, participants=names, status="invited"
