@@ -439,7 +439,7 @@ async def test_a_task_of_the_tool_that_is_cancelled_is_a_failure_of_the_call() -
     assert await result(wait) == Returned(CANCELLED, failed=True)
 
 
-@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("ends", [KeyboardInterrupt])
 async def test_what_ends_the_program_ends_it(ends: type[BaseException]) -> None:
     async def later() -> None:
         raise ends

@@ -25,6 +25,7 @@ from antiphon import (
     TokenEvent,
     ToolResponseEvent,
     ToolUsageEvent,
+    TurnChannel,
     TurnFailed,
     Usage,
     UsageError,
@@ -273,7 +274,7 @@ async def test_an_agent_is_invoked_whose_turns_run_here(hub: Hub) -> None:
     with pytest.raises(UsageError, match="another agent is registered as 'bob'"):
         await Agent("bob", model=ScriptedModel(["x"])).invoke("a", hub=hub)
     await hub.register("carol")
-    with pytest.raises(UsageError, match="somebody who is no agent"):
+    with pytest.raises(UsageError, match="somebody whom code drives"):
         await Agent("carol", model=echo).invoke("a", hub=hub)
 
 
@@ -388,6 +389,10 @@ async def test_a_turn_that_waits_for_a_person_says_so(hub: Hub) -> None:
     with pytest.raises(TurnFailed, match=r"launch: .*channel.settle\('6/bob', 1") as caught:
         await soon(asked)
     assert caught.value.reason == "in_doubt"
+    with pytest.raises(TurnFailed, match=r"launch: .*channel.settle"):
+        await soon(agent.invoke("go", thread_id="t", hub=hub, message_id="m"))
+    with pytest.raises(UsageError, match="index is '1'"):
+        await (await agent.channel("t", hub)).settle("6/bob", "1", again=True)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(TurnFailed, match=r"in_doubt.*call 1 of an earlier turn"):
         await soon(agent.invoke("and this?", thread_id="t", hub=hub))
     channel = await agent.channel("t", hub)
@@ -432,3 +437,64 @@ async def test_whoever_listens_to_one_turn_hears_no_other(hub: Hub) -> None:
 async def test_a_thread_is_looked_at_in_an_open_hub() -> None:
     with pytest.raises(UsageError, match="hub is None"):
         await Agent("bob", model=echo).channel("t", None)  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("text", [None, 3, b"x"])
+async def test_what_is_said_is_a_text_and_nothing_is_opened_for_what_is_not(hub: Hub, text: object) -> None:
+    with pytest.raises(UsageError, match="text is "):
+        await Agent("bob", model=echo).invoke(text, hub=hub)  # type: ignore[arg-type]  # on purpose
+    assert await hub.channels() == []
+
+
+async def test_an_agent_is_not_the_user(hub: Hub) -> None:
+    with pytest.raises(UsageError, match="'user' is whoever speaks to an agent"):
+        await Agent("user", model=echo).invoke("a", hub=hub)
+
+
+async def test_a_hub_that_is_not_open_yet_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match="await it, or use `async with`"):
+        await Agent("bob", model=echo).invoke("a", hub=Hub.open("memory:"))  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_hub_of_another_event_loop_says_so() -> None:
+    async def opened() -> Hub:
+        return await Hub.open("memory:")
+
+    hub = asyncio.run(opened())
+    with pytest.raises(UsageError, match="another event loop"):
+        asyncio.run(Agent("bob", model=echo).invoke("a", hub=hub))
+
+
+async def test_the_same_agent_declared_again_is_the_same(hub: Hub) -> None:
+    def price(item: str) -> int:
+        """What it costs."""
+        return 3
+
+    for _ in range(2):
+        assert (await Agent("bob", model=echo, tools=[price]).invoke("a", hub=hub)).text == "re: a"
+
+
+async def test_a_tool_that_wants_to_exit_is_told_to_the_model(hub: Hub) -> None:
+    @tool
+    def leave() -> str:
+        """Leave."""
+        raise SystemExit(3)
+
+    model = ScriptedModel([calls("leave"), "I stay."])
+    assert (await soon(Agent("bob", model=model, tools=[leave]).invoke("go", hub=hub))).text == "I stay."
+    assert model.requests[1].messages[-1].text == "SystemExit: 3"
+
+
+async def test_a_channel_kept_after_its_call_takes_nothing_more(hub: Hub) -> None:
+    kept = []
+
+    @tool
+    async def keep(channel: TurnChannel) -> str:
+        """Keep it."""
+        kept.append(channel)
+        return "kept"
+
+    model = ScriptedModel([calls("keep"), "done"])
+    await soon(Agent("bob", model=model, tools=[keep]).invoke("go", hub=hub))
+    with pytest.raises(UsageError, match="the call is over"):
+        set_context(kept[0], a=1)

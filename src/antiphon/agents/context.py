@@ -38,6 +38,8 @@ class TurnChannel:
         self._judge, self._before = judge, before
         self.written = NOTHING
         """What this call has written to the context."""
+        self.over = False
+        """Whether the call has returned: what is written later would be lost."""
 
     @property
     def channel_id(self) -> str:
@@ -70,6 +72,8 @@ class TurnChannel:
         )
 
     def _write(self, data: Json) -> Done:
+        if self.over:
+            raise UsageError("the call is over, and with it the time to write to the context")
         try:
             check_json(data)
             updates = as_type(copied(data), ContextSet)

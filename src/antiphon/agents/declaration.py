@@ -62,7 +62,7 @@ class Declaration:
     def __post_init__(self) -> None:
         check_name(self.name)
         model: object = self.model
-        if not callable(model):
+        if not callable(model) or isinstance(model, type):
             raise UsageError(f"the model of {self.name!r} is {shown(model)}; {_advice(model)}")
         prompt: object = self.system_prompt
         if not isinstance(prompt, str) and not callable(prompt):

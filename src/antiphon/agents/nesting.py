@@ -15,8 +15,8 @@ from antiphon.core.words import told
 
 T = TypeVar("T")
 
-ENDS = (KeyboardInterrupt, SystemExit)
-"""What ends the program, whoever raises it."""
+ENDS = KeyboardInterrupt
+"""What ends the program, whoever raises it. That somebody's code wants to exit is its own affair."""
 
 Place = tuple[str, str]
 """A channel, and the agent whose turn it is there."""

@@ -12,7 +12,9 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -128,8 +130,19 @@ def tool(
 
 
 def as_tool(function: Tool | Callable[P, R_co]) -> Tool:
-    """A tool as it is, and a plain function as the tool that `@tool` makes of it."""
-    return function if isinstance(function, Tool) else _made(function, DEFAULTS)
+    """A tool as it is, and a plain function as the tool that `@tool` makes of it, the same each time."""
+    if isinstance(function, Tool):
+        return function
+    known = _plain_tools.get(function) if isinstance(function, FunctionType) else None
+    if known is not None:
+        return known
+    made = _made(function, DEFAULTS)
+    if isinstance(function, FunctionType):
+        _plain_tools[function] = made
+    return made
+
+
+_plain_tools: WeakKeyDictionary[object, Tool] = WeakKeyDictionary()
 
 
 def _made(function: Callable[P, R_co], options: ToolOptions) -> ToolOf[P, R_co]:

@@ -288,6 +288,8 @@ class Performance:
                 settled = await self._reconciled(ready)
                 return settled if isinstance(settled, Surely) else f"{error}; it may have taken effect all the same"
             returned = Returned(f"{ready.tool.name}: {error}; it may have taken effect all the same", failed=True)
+        finally:
+            channel.over = True
         left[0] -= 1
         surely = Surely(returned) if returned.failed else Surely(returned, _or_none(channel.written))
         self._finished(ready, surely)

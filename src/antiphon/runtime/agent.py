@@ -15,7 +15,7 @@ from antiphon.hub.feed import Overhearing
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.default import default_hub
 from antiphon.runtime.events import AgentEvent, AgentReply, FinalStateEvent, TokenEvent
-from antiphon.runtime.hub import Hub
+from antiphon.runtime.hub import Hub, Opening
 from antiphon.runtime.invoking import channel_of, check_runs, events_of
 from antiphon.runtime.told import Told
 
@@ -46,7 +46,7 @@ class Agent(Declaration):
         said twice, and the answer is the one that there is.
         """
         async with _hub(hub) as used:
-            check_runs(used, self)
+            check_runs(used, self, text)
             channel = await channel_of(used, self, thread_id)
             told = Told(self.name, lambda: channel._live.state)
             final: FinalStateEvent | None = None
@@ -71,7 +71,7 @@ class Agent(Declaration):
         """
         _check_options(options)
         async with _hub(options.get("hub")) as used:
-            check_runs(used, self)
+            check_runs(used, self, text)
             channel = await channel_of(used, self, options.get("thread_id"))
             told = Told(self.name, lambda: channel._live.state)
             events = events_of(channel, told, text, message_id=options.get("message_id"))
@@ -86,7 +86,8 @@ def _hub(hub: object) -> AbstractAsyncContextManager[Hub]:
     if hub is None:
         return default_hub()
     if not isinstance(hub, Hub):
-        raise UsageError(f"hub is {shown(hub)}; give an open Hub, or None for the one of this process")
+        opening = "; await it, or use `async with`" if isinstance(hub, Opening) else ""
+        raise UsageError(f"hub is {shown(hub)}{opening}; give an open Hub, or None for the one of this process")
     return nullcontext(hub)
 
 

@@ -90,8 +90,10 @@ class Channel:
 
     async def settle(self, turn_id: str, index: int, *, result: str | None = None, again: bool = False) -> None:
         """Say what became of a call in doubt: what it came to, or that it is to be made again."""
-        if (result is None) != again:
+        if type(again) is not bool or (result is None) != again:
             raise UsageError("settle takes either result='…', what the call came to, or again=True")
+        if type(index) is not int:
+            raise UsageError(f"index is {shown(index)}; give the position of the call in its turn, a number")
         by = self._speaker
         entry = CallCleared(turn_id, index, by) if again else CallFinished(turn_id, index, result_of(result), by)
         await settle_call(self._live, by, entry, new_id=self._desk.new_id)

@@ -60,6 +60,7 @@ class Desk:
 
     def __init__(self, store: Store, clock: Clock, engine: Engine | None) -> None:
         self.store, self.clock, self.engine = store, clock, engine
+        self._loop = asyncio.get_running_loop()
         self.new_id = TimeOrderedIds()
         self.feed = Feed()
         self.timers = Timers(store, clock, owner=self.new_id(), look=self._look, jumped=self._clock_jumped)
@@ -158,9 +159,11 @@ class Desk:
             raise UnknownChannel(channel_id)
 
     def check_open(self) -> None:
-        """`UsageError` if the hub was closed."""
+        """`UsageError` if the hub was closed, or belongs to another event loop, in which nobody here could wait."""
         if self.closing.is_set():
             raise UsageError("this hub is closed; open it again")
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError("this hub belongs to another event loop; open one in the loop that uses it")
 
     def _check_id(self, channel_id: object) -> None:
         self.check_open()

@@ -125,7 +125,9 @@ class Hub:
 
         `accept` decides on each invitation; without it all are accepted.
         """
-        if not isinstance(who, Declaration):
+        if not isinstance(who, str | Declaration):
+            raise BadName(f"{shown(who)} is no name; give a name, or an Agent")
+        if isinstance(who, str):
             return await self._register(who, "service" if kind is None else kind, accept)
         if kind not in (None, "agent"):
             raise UsageError(f"{who.name!r} is an agent, not of kind {shown(kind)}")

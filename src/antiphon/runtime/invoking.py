@@ -44,14 +44,18 @@ async def channel_of(hub: Hub, agent: Declaration, thread_id: str | None) -> Cha
         return Channel(desk, await _found(desk, agent, channel_id), USER)
 
 
-def check_runs(hub: Hub, agent: Declaration) -> None:
-    """`UsageError` if nobody would ever answer."""
+def check_runs(hub: Hub, agent: Declaration, text: object) -> None:
+    """`UsageError` if there is nothing to answer, or nobody would ever."""
+    if not isinstance(text, str):
+        raise UsageError(f"text is {shown(text)}; give what is to be said, as a text")
     if hub._desk.engine is None:
         raise UsageError(f"this hub was opened with engine=None and runs no turns; {agent.name!r} would never answer")
 
 
 async def _seat(hub: Hub, agent: Declaration) -> None:
     desk = hub._desk
+    if agent.name == USER:
+        raise UsageError(f"{USER!r} is whoever speaks to an agent in its threads; give the agent another name")
     async with desk.locks.setdefault(USER, asyncio.Lock()):
         if USER not in desk.acceptors:
             await hub.register(USER, kind=_kind_of_user(desk))
@@ -59,8 +63,8 @@ async def _seat(hub: Hub, agent: Declaration) -> None:
             await hub.register(agent)
     registered = desk.agents.get(agent.name)
     if registered != agent:
-        what = "another agent" if registered is not None else "somebody who is no agent"
-        raise UsageError(f"{what} is registered as {agent.name!r} in this hub; invoke that one, or use another name")
+        what = "another agent" if registered is not None else "somebody whom code drives"
+        raise UsageError(f"{what} is registered as {agent.name!r} in this hub; give this agent another name")
 
 
 def _kind_of_user(desk: Desk) -> str:

@@ -65,7 +65,7 @@ class Told:
         match event:
             case Assigned() if self._is_because(envelope):
                 self.turn_id, self._place = f"{envelope.sequence}/{self.agent}", envelope.sequence
-                return self._held_up()
+                return self._held_up(by_others=True)
             case CallStarted() | CallFinished() | CallFailed() if event.turn == self.turn_id:
                 return self._of_call(event)
             case CallDoubted():
@@ -87,11 +87,13 @@ class Told:
     def _is_because(self, envelope: Envelope) -> bool:
         return self.message is not None and envelope.causation_id == self.message.envelope_id
 
-    def _held_up(self) -> list[AgentEvent]:
+    def _held_up(self, *, by_others: bool = False) -> list[AgentEvent]:
         """That a person must settle a call first, if that is so now: of this turn, or of one before it."""
         state = self._now()
         waiting = next((turn for turn in state.owed if turn.speaker == self.agent and turn.doubts), None)
         if waiting is None or owed_turn(state, self.turn_id) is None or waiting.sequence > self._place:
+            return []
+        if by_others and waiting.turn_id == self.turn_id:  # that is told further on, and better
             return []
         index = waiting.doubts[0]
         what = self._doubts.get((waiting.turn_id, index), f"call {index} of an earlier turn")
