@@ -37,6 +37,7 @@ from antiphon import (
     tool,
 )
 from antiphon.core.events import EV_CHANNEL_PAUSED
+from antiphon.engines import turn
 from antiphon.engines.local import LocalEngine
 from antiphon.store.memory import MemoryStore
 from antiphon.testing import ManualClock
@@ -498,3 +499,17 @@ async def test_a_channel_kept_after_its_call_takes_nothing_more(hub: Hub) -> Non
     await soon(Agent("bob", model=model, tools=[keep]).invoke("go", hub=hub))
     with pytest.raises(UsageError, match="the call is over"):
         set_context(kept[0], a=1)
+
+
+async def test_what_is_remembered_of_threads_is_bounded_and_read_again_when_needed(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "HISTORIES", 2)
+    monkeypatch.setattr(turn, "TIDY_EVERY", 1)
+    monkeypatch.setattr(turn, "HISTORY_CHARACTERS", 10)
+    model = ScriptedModel([f"answer {number}" for number in range(8)])
+    agent = Agent("bob", model=model)
+    for text in ("a", "b"):
+        for key in "xyz":
+            await agent.invoke(f"{text} in {key}", thread_id=key, hub=hub)
+    assert model.requests[-1].messages == [("user", "a in z"), ("assistant", "answer 2"), ("user", "b in z")]

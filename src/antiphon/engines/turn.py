@@ -50,6 +50,7 @@ PATIENCE = 10.0
 """For how many seconds a turn that has ended its process twice waits for another of its kind."""
 HISTORIES = 1024
 """How many channels are remembered as their agents see them."""
+TIDY_EVERY = 64
 HISTORY_CHARACTERS = 16 * 1024 * 1024
 """And how much text there is in them, together."""
 
@@ -79,6 +80,7 @@ class Turns:
         self.alarms = Alarms(place.clock)
         """The deadlines of calls. Somebody must let them run."""
         self._histories: OrderedDict[tuple[str, str, bool], History] = OrderedDict()
+        self._turns = 0
         self._alone = asyncio.Lock()
 
     async def __call__(self, attempt: Attempt) -> None:
@@ -167,9 +169,7 @@ class Turns:
     async def _request(self, live: LiveChannel, turn: Turn, agent: Declaration) -> Request:
         view = agent.memory or _view_of(live)
         history = self._history(live.state.channel_id, agent.name, named=view.named)
-        while page := await live.read(
-            history.cursor
-        ):  # to the end: answers to messages before this one may stand there
+        while page := await live.read(history.cursor):  # to the end, where answers to earlier messages may stand
             history.extend(page)
         messages, past = history.until(turn.sequence)
         shown = view.shown(messages)
@@ -179,10 +179,16 @@ class Turns:
         key = channel_id, reader, named
         history = self._histories.pop(key, None) or History(reader, named=named)
         self._histories[key] = history
-        size = sum(each.size for each in self._histories.values()) if len(self._histories) % 16 == 0 else 0
+        self._turns += 1
+        if len(self._histories) > HISTORIES or self._turns % TIDY_EVERY == 0:
+            self._forget()
+        return history
+
+    def _forget(self) -> None:
+        """Let go of what was not used for longest, until there is little enough left."""
+        size = sum(history.size for history in self._histories.values())
         while len(self._histories) > HISTORIES or (size > HISTORY_CHARACTERS and len(self._histories) > 1):
             size -= self._histories.popitem(last=False)[1].size
-        return history
 
     def _ending(self, notes: Notes, agent: Declaration, said: Said, *, context: ContextSet) -> Ending:
         live, turn = notes.live, notes.turn
