@@ -50,6 +50,8 @@ class Room:
     status: str = "active"
     reason: str = ""
     speakers: tuple[str, ...] = ()
+    queue: list[str] = field(default_factory=list)
+    """In a conversation, whose turns are owed: one for each message to an agent."""
     turns: int = 0
     last: str | None = None
     context: dict[str, object] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class Room:
     def note(self, who: str, event_type: str, data: object, audience: tuple[str, ...] | None) -> None:
         self.log.append(Said(who, event_type, audience, data))
 
-    def spoken(self, who: str) -> None:
+    def spoken(self, who: str, audience: tuple[str, ...] | None = None) -> None:
         """What follows when somebody has spoken."""
         if self.type != "conversation" and who not in self.speakers:
             return
@@ -93,17 +95,28 @@ class Room:
         place = self.people.index(who)
         match self.type:
             case "conversation":
-                owing = [name for name in self.people if KINDS[name] == "agent" and name != who]
-                if owing:
-                    self._assign(*owing)
+                self._converse(who, audience)
             case "consulting" if place == 1:
                 self.end("answered")
             case _:
                 self._assign(self.people[(place + 1) % len(self.people)])
 
+    def _converse(self, who: str, audience: tuple[str, ...] | None) -> None:
+        """What was said may answer a message, and is one to every agent that may see it."""
+        if who in self.queue:
+            self.queue.remove(who)
+        self.speakers = tuple(dict.fromkeys((*self.speakers, *self.queue)))
+        owing = [name for name in self.people if KINDS[name] == "agent" and name != who]
+        owing = [name for name in owing if audience is None or name in audience]
+        if owing:
+            before = self.speakers if self.queue else ()
+            self._assign(*owing)
+            self.speakers = tuple(dict.fromkeys((*before, *owing)))
+            self.queue.extend(owing)
+
     def end(self, reason: str) -> None:
         self._hub("ag2.channel.closed", reason)
-        self.status, self.reason, self.speakers = "closed", reason, ()
+        self.status, self.reason, self.speakers, self.queue = "closed", reason, (), []
 
     def expire(self) -> None:
         self._hub("ag2.channel.expired", {})

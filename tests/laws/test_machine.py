@@ -94,7 +94,7 @@ class HubAndModel(RuleBasedStateMachine):
     def say(self, place: int, who: str, text: str, audience: tuple[str, ...] | None) -> None:
         room = self.rooms[place % len(self.rooms)]
         if self._posted(place, who, EV_TEXT, {"text": text}, audience):
-            room.spoken(who)
+            room.spoken(who, audience)
 
     @precondition(lambda self: self.rooms)
     @rule(place=places, text=words)

@@ -72,8 +72,6 @@ class _Channel:
     def record(self, envelope: Envelope, record: bytes) -> None:
         self.records.append(record)
         self.places[envelope.envelope_id] = self.head
-        if envelope.event_type in MOVES_A_ROW:
-            self.show(row_after(self.row, envelope))
 
     def show(self, row: ChannelRow) -> None:
         if row.due != self.row.due:
@@ -116,11 +114,16 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         if not log.head:
             self._channels[channel] = log
             insort(self._names, channel)
+        row = log.row
         for envelope, record in zip(batch, records, strict=True):
             log.record(envelope, record)
             self._places.append((channel, log.head))
+            if envelope.event_type in MOVES_A_ROW:
+                row = row_after(row, envelope)
         if due is not None:
-            log.show(msgspec.structs.replace(log.row, due=due))
+            row = msgspec.structs.replace(row, due=due)
+        if row is not log.row:
+            log.show(row)
         self._bell.ring()
         return appended
 
