@@ -211,6 +211,39 @@ async def test_a_result_that_could_not_be_written_before_the_close_is_written_wi
     await hub.close()
 
 
+@pytest.mark.parametrize("left", ["no tool", "other parameters"])
+async def test_a_call_that_was_under_way_and_cannot_be_made_any_more_is_not_told_away(left: str) -> None:
+    clock = ManualClock()
+    store = TroubledStore(clock)
+    inside = asyncio.Event()
+
+    @tool(idempotency="unsafe")
+    async def launch() -> str:
+        """Launch it."""
+        inside.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    @tool(name="launch", idempotency="unsafe")
+    async def launch_at(place: str) -> str:
+        """Launch it somewhere."""
+        return "launched"
+
+    first = await Hub.over(store, clock=clock, engine=LocalEngine(store, clock, grace=0.01))
+    await first.register(Agent("bob", model=ScriptedModel([calls("launch")]), tools=[launch]))
+    channel = await (await first.register("ann")).open(type="consulting", target="bob")
+    await channel.send("go")
+    await soon(inside.wait())
+    second = await Hub.over(store, clock=clock, engine=LocalEngine(store, clock, grace=0.01))
+    model = ScriptedModel(["I never had such a tool."])
+    await second.register(Agent("bob", model=model, tools=[] if left == "no tool" else [launch_at]))
+    held = await (await second.register("ann")).channel(channel.channel_id)
+    assert await soon(held.closed()) == "turn_failed:call_lost"
+    assert model.requests == []
+    await second.close()
+    await first.close()
+
+
 async def test_two_tenants_never_share_a_key(tmp_path: Path) -> None:
     keys = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +19,18 @@ from tests.hub.places import KeptStore
 async def never(request: Request) -> Reply:
     await asyncio.Event().wait()
     return says("never")
+
+
+def until_stopped(stopped: asyncio.Event) -> Callable[[Request], Awaitable[Reply]]:
+    """A model that never answers, and says when it was stopped."""
+
+    async def model(request: Request) -> Reply:
+        try:
+            return await never(request)
+        finally:
+            stopped.set()
+
+    return model
 
 
 async def answers_nonsense(request: Request) -> Reply:
@@ -254,14 +266,7 @@ async def test_a_tool_that_does_not_return_in_time_is_told_to_the_model(scene: S
 
 async def test_cancelling_stops_a_turn_at_once_and_says_so(scene: Scene) -> None:
     stopped = asyncio.Event()
-
-    async def model(request: Request) -> Reply:
-        try:
-            return await never(request)
-        finally:
-            stopped.set()
-
-    await scene.hub.register(Agent("bob", model=model))
+    await scene.hub.register(Agent("bob", model=until_stopped(stopped)))
     channel = await scene.open("conversation")
     await channel.send("well?")
     await channel.send("still there?")
@@ -274,14 +279,7 @@ async def test_cancelling_stops_a_turn_at_once_and_says_so(scene: Scene) -> None
 
 async def test_closing_a_channel_stops_its_turns(scene: Scene) -> None:
     stopped = asyncio.Event()
-
-    async def model(request: Request) -> Reply:
-        try:
-            return await never(request)
-        finally:
-            stopped.set()
-
-    await scene.hub.register(Agent("bob", model=model))
+    await scene.hub.register(Agent("bob", model=until_stopped(stopped)))
     channel = await scene.open("conversation")
     await channel.send("well?")
     await turns(50)

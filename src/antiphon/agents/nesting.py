@@ -18,10 +18,10 @@ T = TypeVar("T")
 ENDS = KeyboardInterrupt
 """What ends the program, whoever raises it. That somebody's code wants to exit is its own affair."""
 
-Place = tuple[str, str]
+Lane = tuple[str, str]
 """A channel, and the agent whose turn it is there."""
 
-taking: ContextVar[Place | None] = ContextVar("taking", default=None)
+taking: ContextVar[Lane | None] = ContextVar("taking", default=None)
 """The turn that is being taken by the code that runs."""
 
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 
+from antiphon.agents.nesting import Lane
 from antiphon.core.errors import StoreError
 from antiphon.core.instants import Instant, after
 from antiphon.core.words import told
@@ -30,9 +31,6 @@ GRACE = 5.0
 
 CLEARING_UP = 5.0
 """How many seconds whatever was cancelled may take to clear up, before it is left behind."""
-
-Lane = tuple[str, str]
-"""A channel and a speaker."""
 
 
 class LocalEngine:

@@ -203,6 +203,12 @@ class Performance:
         return Ready(wanted, tool, arguments, key, in_flight)
 
     def _refused(self, wanted: CallTool, returned: Returned) -> Surely:
+        """What the model is told of a call that cannot be made; but one that has left before is not told away."""
+        if self._journal.get(wanted.index, NO_ENTRY).in_flight:
+            detail = (
+                f"call {wanted.index} was under way when its process ended, and cannot be made now: {returned.text}"
+            )
+            raise Failing("call_lost", detail)
         self._notes.keep(EV_CALL_STARTED, self._started(wanted))
         self._notes.keep(EV_CALL_FAILED, CallFailed(self._turn_id, wanted.index, returned.text))
         return Surely(returned)
@@ -353,9 +359,7 @@ def _recordable(reply: Reply) -> Json:
     size = len(to_json(reply))
     if size > MAX_BYTES:
         raise Malformed("too_large", f"it has {size} bytes; the limit is {MAX_BYTES}")
-    result = plain_data(reply)
-    as_type(result, Reply)
-    return result
+    return plain_data(reply)
 
 
 def _streaming(model: object) -> Streams | None:

@@ -9,7 +9,7 @@ from inspect import isawaitable
 from weakref import WeakValueDictionary
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.nesting import Place
+from antiphon.agents.nesting import Lane
 from antiphon.core.draft import check_draft
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import (
@@ -30,8 +30,7 @@ from antiphon.core.laws import Fold, Laws
 from antiphon.core.opening import answer, guest_of, invitations, opening
 from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.core.words import told
-from antiphon.engines.place import Place as Surrounding
-from antiphon.engines.place import turns_at
+from antiphon.engines.place import Place, turns_at
 from antiphon.engines.protocol import Engine
 from antiphon.hub.audit import AUDIT, Audit
 from antiphon.hub.channels import Channels
@@ -79,7 +78,7 @@ class Desk:
         self.closing = asyncio.Event()
         self.stopped = asyncio.Event()
         """Set when no turn runs any more."""
-        self.waits: dict[Place, list[Place]] = {}
+        self.waits: dict[Lane, list[Lane]] = {}
         """Which turns wait for an answer of which others."""
         self._tasks: set[asyncio.Future[None]] = set()
         self._asked: set[str] = set()
@@ -99,9 +98,7 @@ class Desk:
         self.spawn(self.timers.run(), "timers")
         if self.engine is not None:
             turns = turns_at(
-                Surrounding(
-                    self.channels, self.clock, self.new_id, self.feed, self.audit, self.agents, self.store.tenant
-                )
+                Place(self.channels, self.clock, self.new_id, self.feed, self.audit, self.agents, self.store.tenant)
             )
             await self.engine.serve(turns)
             self.spawn(turns.alarms.run(), "alarms")

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.nesting import Place, taking
+from antiphon.agents.nesting import Lane, taking
 from antiphon.core.codec import Malformed, check_json
 from antiphon.core.errors import UnknownChannel, UsageError
 from antiphon.core.events import (
@@ -115,7 +115,7 @@ async def _until_over(channel: Channel, told: Told, after: int) -> AsyncGenerato
 
 
 @contextmanager
-def _waiting(desk: Desk, asker: Place | None, answerer: Place) -> Iterator[None]:
+def _waiting(desk: Desk, asker: Lane | None, answerer: Lane) -> Iterator[None]:
     """Let it be known that one turn waits for another. Who would wait for itself, however far around, is refused."""
     if asker is None:
         yield
@@ -134,7 +134,7 @@ def _waiting(desk: Desk, asker: Place | None, answerer: Place) -> Iterator[None]
             desk.waits.pop(asker, None)
 
 
-def _reached(waits: Mapping[Place, Sequence[Place]], start: Place) -> set[Place]:
+def _reached(waits: Mapping[Lane, Sequence[Lane]], start: Lane) -> set[Lane]:
     """Everybody whom this one waits for, itself included."""
     found, left = {start}, [start]
     while left:
