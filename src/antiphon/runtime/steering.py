@@ -14,6 +14,7 @@ from antiphon.core.step import Admitted
 from antiphon.core.turns import Claim, Failure, Work, failed, noted, owed_turn, written
 from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
+from antiphon.hub.request import Plan
 
 
 async def cancel_turns(live: LiveChannel, by: str, reason: str, *, new_id: IdSource) -> int:
@@ -22,14 +23,17 @@ async def cancel_turns(live: LiveChannel, by: str, reason: str, *, new_id: IdSou
     turns = [turn.turn_id for turn in live.state.owed]
     failure = Failure("cancelled", f"by {by}: {reason}")
 
-    def plan(turn_id: str, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | Deny | None:
-        turn = owed_turn(fold.state, turn_id)
-        if turn is None:
-            return None
-        return failed(fold, Work(Claim(turn_id, turn.epoch)), failure, laws=laws, at=at, new_id=new_id)
+    def cancelling(turn_id: str) -> Plan:
+        def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny | None:
+            turn = owed_turn(fold.state, turn_id)
+            if turn is None:
+                return None
+            return failed(fold, Work(Claim(turn_id, turn.epoch)), failure, laws=laws, at=at, new_id=new_id)
+
+        return plan
 
     for turn_id in turns:
-        await live.submit(lambda fold, laws, at, turn_id=turn_id: plan(turn_id, fold, laws, at=at))  # type: ignore[misc]  # bound now, not later
+        await live.submit(cancelling(turn_id))
     return len(turns)
 
 
