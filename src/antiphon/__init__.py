@@ -8,6 +8,20 @@ from antiphon.agents.declaration import Limits
 from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, ToolSpec, Usage, calls, says
 from antiphon.agents.results import NOT_DONE, Finish, Handoff
 from antiphon.agents.tool import tool
+from antiphon.core.conditions import (
+    AllOf,
+    Always,
+    AnyOf,
+    ContextEquals,
+    ContextIn,
+    ContextThreshold,
+    FromSpeaker,
+    Not,
+    Once,
+    ToolCalled,
+    TransitionCondition,
+    register_condition,
+)
 from antiphon.core.decision import Assign, Close, Decision, Wait
 from antiphon.core.envelope import Envelope, Priority, visible_to
 from antiphon.core.errors import (
@@ -51,11 +65,23 @@ from antiphon.core.events import (
     EV_TASK_STARTED,
     EV_TEXT,
 )
-from antiphon.core.rules import Adapter, Expectation, Seats
+from antiphon.core.rules import Adapter, Expectation, Finding, Seats
 from antiphon.core.state import State
+from antiphon.core.targets import (
+    AgentsTarget,
+    AgentTarget,
+    RevertToInitiatorTarget,
+    RoundRobinTarget,
+    StayTarget,
+    TerminateTarget,
+    TransitionDecision,
+    TransitionTarget,
+    register_target,
+)
 from antiphon.core.views import FullTranscript, Message, NamedTranscript, NamedWindowedSummary, WindowedSummary
 from antiphon.hub.feed import Signal
 from antiphon.models.scripted import ScriptedModel
+from antiphon.orchestration.graph import Transition, TransitionGraph
 from antiphon.orchestration.lawbook import register_adapter
 from antiphon.runtime.agent import Agent
 from antiphon.runtime.channel import Channel
@@ -91,8 +117,13 @@ __all__ = [
     "Adapter",
     "Agent",
     "AgentReply",
+    "AgentTarget",
+    "AgentsTarget",
+    "AllOf",
+    "Always",
     "Answered",
     "AntiphonError",
+    "AnyOf",
     "Asked",
     "Assign",
     "BadName",
@@ -101,13 +132,18 @@ __all__ = [
     "Channel",
     "Close",
     "Conflict",
+    "ContextEquals",
+    "ContextIn",
+    "ContextThreshold",
     "Decision",
     "Denied",
     "EngineError",
     "Envelope",
     "Expectation",
     "FinalStateEvent",
+    "Finding",
     "Finish",
+    "FromSpeaker",
     "FullTranscript",
     "Handoff",
     "Hub",
@@ -118,26 +154,38 @@ __all__ = [
     "ModelError",
     "NamedTranscript",
     "NamedWindowedSummary",
+    "Not",
+    "Once",
     "OutcomeUnknown",
     "Participant",
     "Priority",
     "Reply",
     "ReplyMalformed",
     "Request",
+    "RevertToInitiatorTarget",
+    "RoundRobinTarget",
     "RulesInvalid",
     "ScriptedModel",
     "Seats",
     "Signal",
     "SlowConsumer",
     "State",
+    "StayTarget",
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "TerminateTarget",
     "TokenEvent",
     "TooLarge",
+    "ToolCalled",
     "ToolResponseEvent",
     "ToolSpec",
     "ToolUsageEvent",
+    "Transition",
+    "TransitionCondition",
+    "TransitionDecision",
+    "TransitionGraph",
+    "TransitionTarget",
     "TurnChannel",
     "TurnFailed",
     "UnknownChannel",
@@ -150,6 +198,8 @@ __all__ = [
     "calls",
     "delete_context",
     "register_adapter",
+    "register_condition",
+    "register_target",
     "says",
     "set_context",
     "tool",

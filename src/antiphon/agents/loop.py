@@ -52,7 +52,7 @@ class Said(msgspec.Struct, frozen=True):
     """Why there is nothing left to do."""
     usage: Usage = NO_USAGE
     tools: tuple[str, ...] = ()
-    """The tools that were called, in the order the model named them."""
+    """The tools that were called and did not fail, in the order the model named them."""
 
 
 class Manner(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ def take_turn(request: Request, manner: Manner) -> Turning:
         results = yield wanted
         assert isinstance(results, tuple), "tools are answered by as many results"
         index += 1 + len(wanted)
-        called += tuple(call.name for call in reply.calls)
+        called += tuple(call.name for call, result in zip(reply.calls, results, strict=True) if not result.failed)
         results = _with_one_handoff(results, manner.refusal)
         said = _ending(reply, results, manner)
         if said is not None:
@@ -116,7 +116,7 @@ def _ending(reply: Reply, results: tuple[Returned, ...], manner: Manner) -> Said
     if finish is not None:
         return Said(reply.text or finish.reason, finish=finish.reason)
     if handoff is not None:
-        return Said(reply.text or handoff.summary, handoff=handoff)
+        return Said("\n\n".join(filter(None, (reply.text, handoff.summary))), handoff=handoff)
     pairs = zip(reply.calls, results, strict=True)
     direct = next((result for call, result in pairs if call.name in manner.direct and not result.failed), None)
     return None if direct is None else Said(direct.text)

@@ -94,7 +94,7 @@ def copied(value: T) -> T:
     return copy
 
 
-def check_json(value: object) -> None:
+def check_json(value: object, *, most: int = MAX_NODES) -> None:
     """Refuse, with `Malformed`, what would not be recorded and read back as it is."""
     nodes = 0
     layer: list[object] = [value]
@@ -104,20 +104,20 @@ def check_json(value: object) -> None:
         deeper: list[object] = []
         for item in layer:
             nodes += 1
-            _check_node(item, deeper, MAX_NODES - nodes)
+            _check_node(item, deeper)
+            if nodes + len(deeper) > most:
+                raise Malformed("too_large", f"more than {most} values in one envelope")
         layer = deeper
     if layer:
         raise Malformed("too_deep", f"nested deeper than {MAX_DEPTH} levels")
 
 
-def _check_node(item: object, deeper: list[object], left: int) -> None:
+def _check_node(item: object, deeper: list[object]) -> None:
     kind = type(item)
     if kind is str:
         check_text(item)  # type: ignore[arg-type]  # its type was compared on the line above
     elif item is None or kind is bool:
         return
-    elif kind in (dict, list) and len(deeper) + len(item) > left:  # type: ignore[arg-type]  # it has a length
-        raise Malformed("too_large", f"more than {MAX_NODES} values in one envelope")
     elif kind is dict:
         for key in item:  # type: ignore[attr-defined]  # a dict, by the comparison above
             if type(key) is not str:

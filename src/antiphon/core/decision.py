@@ -8,11 +8,21 @@ from antiphon.core.errors import UsageError
 from antiphon.core.words import shown
 
 
+class RuleError(msgspec.Struct, frozen=True):
+    """A rule that raised, and so did not match. `rule` is its place in the table; None is the default target."""
+
+    rule: int | None
+    error: str
+
+
 class Assign(msgspec.Struct, frozen=True):
     """These participants have the turn."""
 
     speakers: tuple[str, ...]
     reason: str = ""
+    rule: int | None = None
+    """The place in the table of the rule that says so; None if none does."""
+    errors: tuple[RuleError, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.speakers, tuple | list):  # a bare text would be as many speakers as it has letters
@@ -24,6 +34,7 @@ class Wait(msgspec.Struct, frozen=True):
     """Nothing changes: somebody still has the turn, or nobody needs it. With a reason, the channel is paused."""
 
     reason: str = ""
+    errors: tuple[RuleError, ...] = ()
 
     def __post_init__(self) -> None:
         _check_reason(self.reason)
@@ -33,6 +44,8 @@ class Close(msgspec.Struct, frozen=True):
     """The channel ends, and why."""
 
     reason: str
+    rule: int | None = None
+    errors: tuple[RuleError, ...] = ()
 
     def __post_init__(self) -> None:
         _check_reason(self.reason)

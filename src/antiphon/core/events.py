@@ -30,6 +30,9 @@ EV_TASK_EXPIRED = "ag2.task.expired"
 
 EV_CHANNEL_CREATED = "antiphon.channel.created"
 EV_CHANNEL_PAUSED = "antiphon.channel.paused"
+EV_CHANNEL_FORKED = "antiphon.channel.forked"
+EV_GRAPH_WARNED = "antiphon.graph.warned"
+EV_RULE_FAILED = "antiphon.rule.failed"
 EV_TURN_ASSIGNED = "antiphon.turn.assigned"
 EV_TURN_CLAIMED = "antiphon.turn.claimed"
 EV_TURN_RELEASED = "antiphon.turn.released"
@@ -71,11 +74,31 @@ class ContextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delete: list[str] = msgspec.field(default_factory=list)
 
 
+class Routing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a turn wants to go next."""
+
+    tool: str | None = None
+    """The first tool called in it that the channel's rules name."""
+    target: str | None = None
+    """Who is handed the turn."""
+    reason: str = ""
+    summary: str = ""
+    finish: str | None = None
+    """Why there is nothing left to do, if the turn says so."""
+    stopped: str | None = None
+    """The named limit that ended the turn."""
+    rejected: str = ""
+    """Why the handoff was refused. The rules decide then."""
+
+
+NO_ROUTING = Routing()
+
+
 class Packet(msgspec.Struct, frozen=True):
     """A turn as one fact: what was said, how to route on, and what changed in the context."""
 
     body: str
-    routing: Json = msgspec.field(default_factory=dict)
+    routing: Routing = NO_ROUTING
     context_updates: ContextSet = msgspec.field(default_factory=ContextSet)
 
 
@@ -118,6 +141,8 @@ class Assigned(msgspec.Struct, frozen=True):
 
     speakers: list[str]
     reason: str = ""
+    rule: int | None = None
+    """The place in the table of the rule that said so."""
 
 
 class Paused(msgspec.Struct, frozen=True):
@@ -211,6 +236,16 @@ class CallConflicted(msgspec.Struct, frozen=True):
     asked: str
 
 
+class Forked(msgspec.Struct, frozen=True):
+    """Everything before this is a copy of another channel's log up to a place; time counts from here."""
+
+    origin: str
+    at: int
+    by: str = ""
+    since: str = ""
+    """When the last of what was copied had happened."""
+
+
 class Expired(msgspec.Struct, frozen=True):
     """The channel's time to live is over."""
 
@@ -257,6 +292,7 @@ Event = (
     | CallDoubted
     | CallCleared
     | CallConflicted
+    | Forked
     | Expired
     | Closed
     | Violated
@@ -281,6 +317,7 @@ _SHAPES: dict[str, type[Event]] = {
     EV_CALL_DOUBTED: CallDoubted,
     EV_CALL_CLEARED: CallCleared,
     EV_CALL_CONFLICTED: CallConflicted,
+    EV_CHANNEL_FORKED: Forked,
     EV_CHANNEL_EXPIRED: Expired,
     EV_CHANNEL_CLOSED: Closed,
     EV_EXPECTATION_VIOLATED: Violated,

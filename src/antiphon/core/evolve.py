@@ -31,16 +31,18 @@ from antiphon.core.events import (
     Event,
     Expired,
     Failed,
+    Forked,
     Json,
     Opened,
     Packet,
     Paused,
     Rejected,
     Released,
+    Routing,
     Text,
     event_of,
 )
-from antiphon.core.instants import NEVER, Instant, after
+from antiphon.core.instants import NEVER, Instant, after, seconds_between
 from antiphon.core.state import State, Turn
 
 MOVES_NOTHING = frozenset({EV_CALL_STARTED, EV_CALL_CONFLICTED})
@@ -53,15 +55,15 @@ def evolve(state: State, envelope: Envelope) -> State:
         return replace(state, sequence=envelope.sequence, updated_at=at)
     event = event_of(envelope)
     if isinstance(event, Text):
-        return _spoken(state, envelope)
+        return _spoken(_grounded(state, envelope) if state.hops else state, envelope)
     active = state.active_at if envelope.sender_id == HUB else at
     return _moved(replace(state, sequence=envelope.sequence, updated_at=at, active_at=active), envelope, event)
 
 
 def _moved(state: State, envelope: Envelope, event: Event) -> State:
     match event:
-        case Packet(context_updates=updates):
-            return _spoken(merged(state, updates), envelope)
+        case Packet(context_updates=updates, routing=routing):
+            return _spoken(merged(_hopped(state, envelope, routing), updates), envelope)
         case ContextSet() as updates:
             return merged(state, updates)
         case Assigned() as assigned:
@@ -81,6 +83,8 @@ def _lived(state: State, envelope: Envelope, event: Event) -> State:
             return replace(state, status="active", active_at=envelope.created_at)
         case Paused(reason=reason):
             return replace(state, paused=reason)
+        case Forked(since=since):
+            return _rebased(state, envelope.created_at, since)
         case Expired():
             return replace(state, status="expired", close_reason="expired", speakers=(), owed=(), paused="")
         case Closed(reason=reason):
@@ -104,6 +108,15 @@ def _created(state: State, envelope: Envelope, event: Created) -> State:
         awaiting=tuple(seat.name for seat in event.participants if seat.name != event.creator),
         context_vars=copied(event.context_vars),
     )
+
+
+def _rebased(state: State, at: Instant, since: Instant) -> State:
+    """The state when its clocks begin anew: nobody is late because of what was copied from long ago."""
+    try:
+        expires = after(state.expires_at, seconds_between(since, at)) if state.expires_at else NEVER
+    except ValueError:
+        expires = state.expires_at
+    return replace(state, assigned_at=at, active_at=at, expires_at=expires)
 
 
 def _expiry(at: str, ttl: float | None) -> str:
@@ -141,6 +154,19 @@ def _spoken(state: State, envelope: Envelope) -> State:
     return _answered(spoken, envelope) if state.owed or state.unattended or state.paused else spoken
 
 
+def _grounded(state: State, envelope: Envelope) -> State:
+    """Somebody who is no agent has spoken, which ends a chain of handoffs."""
+    return state if state.participants.get(envelope.sender_id) == "agent" else replace(state, hops=0)
+
+
+def _hopped(state: State, envelope: Envelope, routing: Routing) -> State:
+    """The state with one more handoff, if this is one that somebody else is given."""
+    target = routing.target
+    if target is None or routing.rejected or routing.finish is not None or target not in state.participants:
+        return _grounded(state, envelope)
+    return state if target == envelope.sender_id else replace(state, hops=state.hops + 1)
+
+
 def _answered(state: State, envelope: Envelope) -> State:
     """What was said may end a turn that was owed. Said by a person or by code, it ends a pause too."""
     mine = [turn for turn in state.owed if turn.speaker == envelope.sender_id]
@@ -152,14 +178,17 @@ def _answered(state: State, envelope: Envelope) -> State:
 
 def _assigned(state: State, envelope: Envelope, event: Assigned) -> State:
     """In an ordered channel a new assignment replaces the one before; in a free one it waits behind it."""
-    at, kinds = envelope.created_at, state.participants
+    at, kinds, fired = envelope.created_at, state.participants, state.fired
+    if event.rule is not None and event.rule not in fired:
+        state = replace(state, fired=(*fired, event.rule))
     new = tuple(
         Turn(f"{envelope.sequence}/{name}", name, envelope.causation_id, envelope.sequence)
         for name in dict.fromkeys(event.speakers)
         if kinds.get(name) == "agent"
     )
     if state.ordered or not state.owed:
-        return replace(state, speakers=tuple(event.speakers), assigned_at=at, owed=new, paused="")
+        turns = state.turn_count
+        return replace(state, speakers=tuple(event.speakers), assigned_at=at, assigned_turns=turns, owed=new, paused="")
     speakers = tuple(dict.fromkeys((*state.speakers, *event.speakers)))
     return replace(state, speakers=speakers, owed=(*state.owed, *new), paused="")
 

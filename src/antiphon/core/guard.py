@@ -37,8 +37,13 @@ class Change(msgspec.Struct, frozen=True):
     draft: Envelope
 
 
-Verdict = Allow | Deny | Change
+class Later(msgspec.Struct, frozen=True):
+    """The draft may be recorded, but not while the turns under way last. Its sender waits."""
+
+
+Verdict = Allow | Deny | Change | Later
 ALLOW = Allow()
+LATER = Later()
 
 
 class Deadline(msgspec.Struct, frozen=True):

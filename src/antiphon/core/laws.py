@@ -13,11 +13,11 @@ from antiphon.core.decision import Decision
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import Json
 from antiphon.core.evolve import evolve
-from antiphon.core.guard import Allow, Change, Deadline, Deny, Guard, Judges, Remembers, Reviews, Watches
+from antiphon.core.guard import Allow, Change, Deadline, Deny, Guard, Judges, Later, Remembers, Reviews, Watches
 from antiphon.core.rules import Adapter
 from antiphon.core.state import State
 
-VERSION = "2"
+VERSION = "3"
 """Grows when a change of this package folds old logs to other values, so that old snapshots are not used."""
 
 
@@ -39,7 +39,7 @@ class Laws:
     """What holds in one channel. Stateless: every question is answered from a `Fold`."""
 
     def __init__(self, adapter: Adapter, guards: Sequence[Guard] = ()) -> None:
-        self.adapter = adapter
+        self.adapter, self.guards = adapter, tuple(guards)
         parts: list[Adapter | Guard] = [adapter, *guards]
         self._folders = [cast(Remembers[object], part) for part in parts if isinstance(part, Remembers)]
         slots = {id(part): place for place, part in enumerate(self._folders)}
@@ -66,14 +66,14 @@ class Laws:
             fold = self.fold(fold, envelope)
         return fold
 
-    def judge(self, fold: Fold, draft: Envelope) -> Envelope | Deny:
-        """The draft as it may be recorded, or why not."""
+    def judge(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Later:
+        """The draft as it may be recorded, or why not, or that it must wait."""
         for slot, guard in self._judges:
             match guard.judge(_memory(fold, slot), fold.state, draft):
                 case Allow():
                     continue
-                case Deny() as denial:
-                    return denial
+                case (Deny() | Later()) as refusal:
+                    return refusal
                 case Change(draft=draft):
                     continue
         return draft

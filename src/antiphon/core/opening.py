@@ -10,6 +10,7 @@ from antiphon.core.events import (
     EV_CHANNEL_INVITE,
     EV_CHANNEL_INVITE_ACK,
     EV_CHANNEL_INVITE_REJECT,
+    EV_GRAPH_WARNED,
     Created,
     Json,
     data_of,
@@ -17,17 +18,19 @@ from antiphon.core.events import (
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
+from antiphon.core.rules import Checks, Finding, Seating
 from antiphon.core.step import Admitted, record, said_by_hub
 
 
 def opening(
     fold: Fold, created: Created, willing: Collection[str], *, laws: Laws, at: Instant, new_id: IdSource
 ) -> Admitted:
-    """The first batch of a channel. `willing` are those who accept every invitation."""
+    """The first batch of a channel, with what a check of its rules warns of. `willing` accept every invitation."""
     guests = [seat.name for seat in created.participants if seat.name != created.creator]
     invites = [_invitation(created, guest, new_id()) for guest in guests]
     drafts = [
         said_by_hub(EV_CHANNEL_CREATED, data_of(created), audience=[OPERATORS]),
+        *_warnings(findings_on(laws.adapter, created)),
         *invites,
         *(answer(invite, accepted=True) for invite in invites if guest_of(invite) in willing),
     ]
@@ -37,6 +40,31 @@ def opening(
         batch.extend(admitted.batch)
         fold = admitted.fold
     return Admitted(tuple(batch), fold)
+
+
+def findings_on(adapter: object, created: Created) -> list[Finding]:
+    """What is wrong with the rules of a channel that is about to be opened, as far as its adapter can tell."""
+    if not isinstance(adapter, Checks):
+        return []
+    kinds = {seat.name: seat.kind for seat in created.participants}
+    interjectors, writers, tier = (created.knobs.get(knob) for knob in ("interjectors", "writers", "tier"))
+    people = frozenset(name for name, kind in kinds.items() if kind == "human")
+    people |= frozenset(interjectors if isinstance(interjectors, list) else ())
+    return adapter.check(
+        Seating(
+            kinds,
+            people,
+            writers if isinstance(writers, dict) else {},
+            tier if isinstance(tier, str) else None,
+            created.context_vars,
+            people | {created.creator},
+        )
+    )
+
+
+def _warnings(findings: Iterable[Finding]) -> list[Envelope]:
+    warned = [{"code": found.code, "message": found.message} for found in findings if found.level == "warning"]
+    return [said_by_hub(EV_GRAPH_WARNED, {"findings": warned}, audience=[OPERATORS])] if warned else []
 
 
 def _invitation(created: Created, guest: str, envelope_id: str) -> Envelope:

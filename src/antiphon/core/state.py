@@ -68,6 +68,12 @@ class State(msgspec.Struct, frozen=True):
     unattended: int = 0
     """How many turns agents have taken in a row, without a person or code saying anything."""
     turn_count: int = 0
+    assigned_turns: int = 0
+    """How many turns had been taken when the turn was last given to somebody."""
+    fired: tuple[int, ...] = ()
+    """The rules that have given somebody the turn, by their places in the table."""
+    hops: int = 0
+    """How many handoffs have followed each other since a person or code last spoke."""
     last_speaker_id: str | None = None
     last_envelope_id: str | None = None
     interjected: bool = False

@@ -2,19 +2,23 @@
 
 Rule 1: a decision is recorded with its cause, or neither is.
 Rule 2: nothing here waits, stores or publishes. Time and ids come in as arguments.
-Rule 3: what follows from an envelope is at most one more envelope (`_consequence`), which may have one of its own.
+Rule 3: what follows from an envelope are a few more (`consequences`), each of which may have some of its own.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 
-from antiphon.core.decision import Assign, Close, Decision, Wait
-from antiphon.core.envelope import HUB, OPERATORS, Envelope
+from antiphon.core.decision import Assign, Close, Decision, RuleError, Wait
+from antiphon.core.envelope import HUB, OPERATORS, Envelope, visible_to
 from antiphon.core.events import (
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_OPENED,
     EV_CHANNEL_PAUSED,
+    EV_PACKET,
+    EV_RULE_FAILED,
     EV_TURN_ASSIGNED,
     EV_TURN_FAILED,
     JOURNAL,
@@ -30,7 +34,7 @@ from antiphon.core.events import (
     Violated,
     event_of,
 )
-from antiphon.core.guard import Deny
+from antiphon.core.guard import Deny, Later
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
@@ -45,10 +49,10 @@ class Admitted(msgspec.Struct, frozen=True):
     fold: Fold
 
 
-def step(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
-    """Admit one draft, or say why not."""
+def step(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny | Later:
+    """Admit one draft, or say why not, or that it must wait."""
     judged = laws.judge(fold, draft)
-    if isinstance(judged, Deny):
+    if isinstance(judged, Deny | Later):
         return judged
     return record(fold, judged, laws=laws, at=at, new_id=new_id)
 
@@ -57,12 +61,12 @@ def record(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSo
     """Record a draft that needs no judgement (the hub's own), with all that follows from it."""
     batch: list[Envelope] = []
     at = max(fold.state.updated_at, at)
-    following: Envelope | None = draft
-    while following is not None:
-        envelope = stamped(following, fold.state, at=at, new_id=new_id)
+    following = deque((draft,))
+    while following:
+        envelope = stamped(following.popleft(), fold.state, at=at, new_id=new_id)
         fold = laws.fold(fold, envelope)
         batch.append(envelope)
-        following = _consequence(laws, fold, envelope)
+        following.extend(consequences(laws, fold, envelope))
     return Admitted(tuple(batch), fold)
 
 
@@ -109,29 +113,30 @@ def said_by_hub(
     return Envelope(sender_id=HUB, event_type=event_type, event_data=data, causation_id=cause, audience=audience)
 
 
-def _consequence(laws: Laws, fold: Fold, envelope: Envelope) -> Envelope | None:
+def consequences(laws: Laws, fold: Fold, envelope: Envelope) -> tuple[Envelope, ...]:
+    """What follows from an envelope that was just folded, as drafts."""
     if envelope.event_type in JOURNAL:
-        return None
-    cause = envelope.envelope_id
+        return ()
+    cause, state = envelope.envelope_id, fold.state
     match event_of(envelope):
-        case Text() | Packet() if _others_owe(fold.state):
-            return None
+        case Text() | Packet() if _others_owe(state):
+            return ()
         case Text() | Packet() | Opened():
-            return _carried_out(laws.decide(fold, envelope), fold.state, cause)
-        case Created() | Acknowledged() if not fold.state.awaiting and fold.state.status == "invited":
-            return said_by_hub(EV_CHANNEL_OPENED, {}, cause=cause)
-        case Rejected() if not fold.state.ended:
-            return _closing(f"invite_rejected:{envelope.sender_id}", cause)
+            return _carried_out(_refreshed(laws.decide(fold, envelope), state), state, envelope)
+        case Created() | Acknowledged() if not state.awaiting and state.status == "invited":
+            return (said_by_hub(EV_CHANNEL_OPENED, {}, cause=cause),)
+        case Rejected() if not state.ended:
+            return (_closing(f"invite_rejected:{envelope.sender_id}", cause),)
         case Failed() as failed:
-            return _carried_out(_after_failure(fold.state, failed), fold.state, cause)
-        case Violated(handler="fail") if fold.state.owed:
-            return turn_failed(fold.state.owed[0], *_overdue(fold.state.owed[0]), cause=cause)
+            return _carried_out(_after_failure(laws, fold, failed), state, envelope)
+        case Violated(handler="fail") if state.owed:
+            return (turn_failed(state.owed[0], *_overdue(state.owed[0]), cause=cause),)
         case Violated(expectation=name, handler="auto_close"):
-            return _closing(f"expectation_violated:{name}", cause)
+            return (_closing(f"expectation_violated:{name}", cause),)
         case Expired():
-            return _closing("expired", cause)
+            return (_closing("expired", cause),)
         case _:
-            return None
+            return ()
 
 
 def _others_owe(state: State) -> bool:
@@ -139,24 +144,51 @@ def _others_owe(state: State) -> bool:
     return state.ordered and bool(state.speakers) and not state.interjected
 
 
-def _carried_out(decision: Decision, state: State, cause: str) -> Envelope | None:
+def _refreshed(decision: Decision, state: State) -> Decision:
+    """An agent that has the turn, and has not begun, is given it again when somebody has put in a word before it."""
+    begun = any(turn.epoch for turn in state.owed)
+    if isinstance(decision, Wait) and not decision.reason and state.interjected and state.owed and not begun:
+        return Assign(state.speakers, "interjection", errors=decision.errors)
+    return decision
+
+
+def _carried_out(decision: Decision, state: State, cause: Envelope) -> tuple[Envelope, ...]:
+    if not isinstance(decision, Assign | Wait | Close):
+        raise TypeError(f"decide returned {shown(decision)}; return Assign, Wait or Close")
+    troubles = tuple(_trouble(error, cause.envelope_id) for error in decision.errors)
+    outcome = _outcome(decision, state, cause)
+    return troubles if outcome is None else (*troubles, outcome)
+
+
+def _outcome(decision: Decision, state: State, cause: Envelope) -> Envelope | None:
+    because = cause.envelope_id
     match decision:
         case Wait(reason=""):
             return None
         case Wait(reason=reason):
-            return said_by_hub(EV_CHANNEL_PAUSED, {"reason": reason}, cause=cause)
+            return said_by_hub(EV_CHANNEL_PAUSED, {"reason": reason}, cause=because)
         case Assign(speakers=()):
-            return _closing("nobody_is_next", cause)
+            return _closing("nobody_is_next", because)
         case Assign(speakers=speakers) if not state.participants.keys() >= set(speakers):
             stranger = next(name for name in speakers if name not in state.participants)
-            return _closing(f"unknown_speaker:{stranger}", cause)
-        case Assign(speakers=speakers, reason=reason):
-            data: Json = {"speakers": list(speakers), "reason": reason}
-            return said_by_hub(EV_TURN_ASSIGNED, data, cause=cause, audience=[OPERATORS])
+            return _closing(f"unknown_speaker:{stranger}", because)
+        case Assign():
+            return _assignment(decision, cause)
         case Close(reason=reason):
-            return _closing(reason, cause)
-        case _:
-            raise TypeError(f"decide returned {shown(decision)}; return Assign, Wait or Close")
+            return _closing(reason, because)
+
+
+def _assignment(decision: Assign, cause: Envelope) -> Envelope:
+    """That somebody has the turn. Whoever may not see what they are to answer is told at least that."""
+    data: Json = {"speakers": list(decision.speakers), "reason": decision.reason}
+    if decision.rule is not None:
+        data["rule"] = decision.rule
+    unaware = (name for name in decision.speakers if not visible_to(cause, name))
+    return said_by_hub(EV_TURN_ASSIGNED, data, cause=cause.envelope_id, audience=[OPERATORS, *unaware])
+
+
+def _trouble(error: RuleError, cause: str) -> Envelope:
+    return said_by_hub(EV_RULE_FAILED, {"rule": error.rule, "error": error.error}, cause=cause, audience=[OPERATORS])
 
 
 def _closing(reason: str, cause: str) -> Envelope:
@@ -175,13 +207,32 @@ def _overdue(turn: Turn) -> tuple[str, str]:
     return "deadline", "it was not finished in time"
 
 
-def _after_failure(state: State, failed: Failed) -> Decision:
-    """Who goes on when an agent could not: in a free channel whoever else speaks in it, in an ordered one a person."""
-    reason = f"turn_failed:{failed.reason}"
+def _after_failure(laws: Laws, fold: Fold, failed: Failed) -> Decision:
+    """Who goes on when an agent could not: in a free channel whoever else speaks in it, in an ordered one a person.
+
+    If others who were given the turn with it have answered, the rules go on from the last of them.
+    """
+    state, reason = fold.state, f"turn_failed:{failed.reason}"
     if not state.ordered:
         attended = any(kind != "agent" for kind in state.participants.values())
         return Wait("" if attended or state.owed else reason)
     if state.speakers:
         return Wait()
+    if state.turn_count > state.assigned_turns and state.last_speaker_id is not None:
+        return laws.decide(fold, _stand_in(state, state.last_speaker_id))
     person = next((name for name, kind in state.participants.items() if kind == "human"), None)
     return Close(reason) if person is None else Assign((person,), reason)
+
+
+def _stand_in(state: State, speaker: str) -> Envelope:
+    """The last answer, as far as the state remembers it."""
+    return Envelope(
+        state.last_envelope_id or "",
+        state.channel_id,
+        speaker,
+        None,
+        EV_PACKET,
+        {"body": ""},
+        sequence=state.sequence,
+        created_at=state.updated_at,
+    )

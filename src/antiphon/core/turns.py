@@ -11,7 +11,7 @@ import msgspec
 
 from antiphon.core.envelope import OPERATORS, Envelope
 from antiphon.core.events import EV_CHANNEL_CLOSED, EV_TURN_CLAIMED, EV_TURN_RELEASED, Json, data_of
-from antiphon.core.guard import Deny
+from antiphon.core.guard import Deny, Later
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
@@ -94,6 +94,7 @@ def ended(fold: Fold, work: Work, ending: Ending, *, laws: Laws, at: Instant, ne
     batch, fold = list(admitted.batch), admitted.fold
     for draft in ending.said:
         spoken = step(fold, draft, laws=laws, at=at, new_id=new_id)
+        assert not isinstance(spoken, Later), "whoever holds the turn does not wait for it"
         if isinstance(spoken, Deny):
             return spoken
         batch.extend(spoken.batch)

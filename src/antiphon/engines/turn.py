@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from inspect import isawaitable
 
@@ -20,11 +20,10 @@ from antiphon.agents.history import History
 from antiphon.agents.loop import Manner, Said, drive, take_turn
 from antiphon.agents.messages import Request
 from antiphon.agents.nesting import contained, taking
-from antiphon.agents.results import Handoff
 from antiphon.core.draft import check_event
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, StoreError, TooLarge
-from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Json, data_of
+from antiphon.core.events import EV_CHANNEL_CLOSED, ContextSet
 from antiphon.core.guard import Deny
 from antiphon.core.ids import derived_id
 from antiphon.core.instants import after
@@ -32,9 +31,10 @@ from antiphon.core.journal import Journal, journal_of
 from antiphon.core.state import Turn
 from antiphon.core.step import pending, record, said_by_hub
 from antiphon.core.turns import Claim, Ending, Failure, Work, failed, owed_turn
-from antiphon.core.views import FullTranscript, Message, NamedTranscript, View
+from antiphon.core.views import Message
 from antiphon.core.words import told
 from antiphon.engines.alarms import Alarms, OutOfTime
+from antiphon.engines.manners import in_packets, packet_of, refusing, texts_of, view_of
 from antiphon.engines.notes import Fenced, Notes
 from antiphon.engines.performing import Failing, InDoubt, Means, Performance, Stopped
 from antiphon.engines.place import Place
@@ -152,7 +152,7 @@ class Turns:
         manner = Manner(
             direct=frozenset(tool.name for tool in agent.toolbox if tool.return_direct),
             most=agent.limits.model_calls,
-            refusal=_handoffs(live),
+            refusal=refusing(live, agent.name),
         )
         request = await self._request(live, turn, agent)
         return await drive(take_turn(request, manner), performance.perform), performance
@@ -167,7 +167,7 @@ class Turns:
         return journal_of(entries, turn.turn_id)
 
     async def _request(self, live: LiveChannel, turn: Turn, agent: Declaration) -> Request:
-        view = agent.memory or _view_of(live)
+        view = agent.memory or view_of(live)
         history = self._history(live.state.channel_id, agent.name, named=view.named)
         while page := await live.read(history.cursor):  # to the end, where answers to earlier messages may stand
             history.extend(page)
@@ -192,7 +192,7 @@ class Turns:
 
     def _ending(self, notes: Notes, agent: Declaration, said: Said, *, context: ContextSet) -> Ending:
         live, turn = notes.live, notes.turn
-        drafts = _packet(said, context) if _in_packets(live) else _texts(said, context)
+        drafts = packet_of(live, said, context) if in_packets(live) else texts_of(said, context)
         reply_id = derived_id(live.state.channel_id, turn.turn_id, "reply")
         envelopes = tuple(
             Envelope(
@@ -210,7 +210,7 @@ class Turns:
             denial = check_event(envelope)
             if denial is not None:
                 raise Failing(f"refused:{denial.reason}", denial.detail)
-        return Ending(envelopes, None if _in_packets(live) else said.finish)
+        return Ending(envelopes, None if in_packets(live) else said.finish)
 
     async def _dropped(self, attempt: Attempt, notes: Notes, why: str) -> None:
         """The turn is somebody else's. Whoever has it now may die as well, so it is looked at again."""
@@ -284,46 +284,3 @@ def _judge(live: LiveChannel) -> Judge:
         return judged if isinstance(judged, Deny) else None
 
     return judge
-
-
-def _handoffs(live: LiveChannel) -> Callable[[Handoff], str | None]:
-    """Says why a handoff is not possible in this channel; None if it is."""
-
-    def refusal(handoff: Handoff) -> str | None:
-        state = live.state
-        if not _in_packets(live):
-            return f"Nobody can be handed anything in a {state.type} channel; answer yourself."
-        if handoff.target not in state.participants:
-            known = ", ".join(state.participants)
-            return f"Nobody called {handoff.target!r} takes part here; there are: {known}."
-        return None
-
-    return refusal
-
-
-def _in_packets(live: LiveChannel) -> bool:
-    """Whether a turn ends in a packet here; otherwise it ends in a text."""
-    return bool(getattr(live.laws.adapter, "packets", False))
-
-
-def _view_of(live: LiveChannel) -> View:
-    return FullTranscript() if len(live.state.participants) <= 2 else NamedTranscript()
-
-
-def _texts(said: Said, context: ContextSet) -> list[tuple[str, Json]]:
-    text: Json = {"text": said.text}
-    if said.stopped is not None:
-        text["stopped"] = said.stopped
-    spoken: list[tuple[str, Json]] = [(EV_TEXT, text)]
-    return [(EV_CONTEXT_SET, data_of(context)), *spoken] if context.set or context.delete else spoken
-
-
-def _packet(said: Said, context: ContextSet) -> list[tuple[str, Json]]:
-    routing: Json = {"tools": list(said.tools)}
-    if said.finish is not None:
-        routing["finish"] = said.finish
-    if said.handoff is not None:
-        routing["handoff"] = data_of(said.handoff)
-    if said.stopped is not None:
-        routing["stopped"] = said.stopped
-    return [(EV_PACKET, {"body": said.text, "routing": routing, "context_updates": data_of(context)})]

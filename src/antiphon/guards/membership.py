@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import SUBSTANTIVE
-from antiphon.core.guard import ALLOW, Deny, Verdict
+from antiphon.core.guard import ALLOW, LATER, Deny, Verdict
 from antiphon.core.state import State
 from antiphon.core.words import shown
 
@@ -30,7 +30,10 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class TurnOrder(msgspec.Struct, frozen=True):
-    """Only those who hold the turn speak; people, and those named as interjectors, may put in a word."""
+    """Only those who hold the turn speak; people, and those named as interjectors, may put in a word.
+
+    While an agent's turn is under way, or was begun and will go on, that word waits for its end.
+    """
 
     name: ClassVar[str] = "turn_order"
     interjectors: frozenset[str] = frozenset()
@@ -40,7 +43,7 @@ class TurnOrder(msgspec.Struct, frozen=True):
         if draft.event_type not in SUBSTANTIVE or speaker in state.speakers:
             return ALLOW
         if state.participants.get(speaker) == "human" or speaker in self.interjectors:
-            return ALLOW
+            return LATER if any(turn.epoch for turn in state.owed) else ALLOW
         expected = ", ".join(state.speakers) or "nobody"
         return Deny("not_expected_speaker", f"{speaker!r} spoke; the turn is with {expected}")
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.core.codec import Malformed, from_json
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel
+from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import Created, event_of
 from antiphon.core.laws import Fold, LawBook, Laws, SavedFold
 from antiphon.core.state import State
@@ -48,6 +48,10 @@ class Channels:
             live = await self._load_once(channel_id)
         return self._keep(live)
 
+    def loaded(self, channel_id: str) -> LiveChannel | None:
+        """The channel, if somebody uses it."""
+        return self._live.get(channel_id)
+
     async def create(self, channel_id: str, laws: Laws, plan: Plan) -> LiveChannel:
         """A new channel, whose log begins with what is planned. If that is not recorded, there is no channel."""
         live = self._keep(LiveChannel(laws, laws.begin(channel_id), self._around))
@@ -59,7 +63,9 @@ class Channels:
         return live
 
     async def settled(self) -> None:
-        """Wait until no channel has anything left to admit."""
+        """Wait until no channel has anything left to admit. Who waits for the end of a turn is told not to."""
+        for live in list(self._live.values()):
+            live.give_up(UsageError("the hub was closed before this could be said; nothing of it was recorded"))
         while busy := [live for live in list(self._live.values()) if live.busy]:
             for live in busy:
                 await live.settled()

@@ -6,6 +6,7 @@ Rule 3: a lost race is not an error: reload, and decide again on what the other 
 Rule 4: when the store's answer is lost, the same batch is offered again. If that fails too, or the sender is cancelled
         meanwhile, the fold is in doubt: before anything else, what was recorded is read again, folded and published.
 Rule 5: a log that cannot be trusted any more is quarantined, and says so from then on.
+Rule 6: what must wait for turns under way is asked about again with whatever is admitted next.
 """
 
 from __future__ import annotations
@@ -18,10 +19,8 @@ from contextlib import suppress
 import msgspec
 
 from antiphon.core.codec import same
-from antiphon.core.draft import check_data
 from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError
-from antiphon.core.events import JOURNAL
 from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import NEVER, Instant
@@ -31,8 +30,9 @@ from antiphon.core.step import Admitted, tick
 from antiphon.core.words import told
 from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
+from antiphon.hub.planning import Round
 from antiphon.hub.recent import Recent
-from antiphon.hub.request import Answer, Plan, Request, nothing
+from antiphon.hub.request import Plan, Request, nothing
 from antiphon.hub.waiting import Waiting
 from antiphon.store.protocol import Snapshot, Store
 
@@ -70,6 +70,10 @@ class LiveChannel:
         """Whether something is being admitted."""
         self._around = around
         self._waiting: Waiting[Request] = Waiting()
+        self._held: list[Request] = []
+        """Those that wait for the turns under way to end."""
+        self._twins: list[Request] = []
+        """Those whose id another one carries that is being decided on."""
         self._task: asyncio.Task[None] | None = None
         self._recent = Recent()
         self._due = due
@@ -101,6 +105,7 @@ class LiveChannel:
                 await self._admit([request])
             finally:
                 self._go_on()
+            await request.waited()
         return request.given(self.state.channel_id)
 
     async def settled(self) -> None:
@@ -108,6 +113,11 @@ class LiveChannel:
         while self.busy:
             with suppress(StoreError):  # whoever wanted something is told; this only waits
                 await self.submit(nothing, Priority.BACKGROUND)
+
+    def give_up(self, error: Exception) -> None:
+        """Tell those who wait for turns under way that nothing comes of it."""
+        held, self._held = self._held, []
+        _settle(held, error)
 
     async def look(self) -> None:
         """Record what has fallen due, and tell the index when to look again."""
@@ -154,6 +164,9 @@ class LiveChannel:
                 self._go_on()
 
     async def _admit(self, requests: list[Request]) -> None:
+        if self._held:
+            requests = [*(request for request in self._held if not request.given_up), *requests]
+            self._held = []
         try:
             if self._in_doubt:
                 await self._catch_up()
@@ -162,42 +175,48 @@ class LiveChannel:
                 await self._reload()
                 requests = await self._without_repeats(requests)
         except LogCorrupt as error:
-            _settle(requests, error)
+            self._fail(requests, error)
             await self._quarantine(error)
         except Exception as error:  # whatever it is, whoever waits must be told
             self._in_doubt = True
-            _settle(requests, error)
+            self._fail(requests, error)
         except BaseException:
             self._in_doubt = True
-            _settle(requests, OutcomeUnknown("the admission was cancelled; repeat the call with the same message_id"))
+            told_off = OutcomeUnknown("the admission was cancelled; repeat the call with the same message_id")
+            self._fail(requests, told_off)
             raise
         else:
             await self._tidy_up()
+        finally:
+            self._line_up_twins()
+
+    def _line_up_twins(self) -> None:
+        """Let the second of an id wait for what becomes of the first."""
+        twins, self._twins = self._twins, []
+        held = {request.draft.envelope_id for request in self._held if request.draft is not None}
+        for twin in twins:
+            assert twin.draft is not None, "only what has an id has a twin"
+            if twin.draft.envelope_id in held:
+                self._held.append(twin)
+            else:
+                self._waiting.put(twin, twin.draft.priority)
+
+    def _fail(self, requests: list[Request], error: Exception) -> None:
+        """Tell those who were decided on. Those who were not go on waiting."""
+        _settle([request for request in requests if request not in self._held], error)
 
     async def _try(self, requests: list[Request]) -> bool:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
-        at, fold = self._around.clock.now(), self.fold
-        batch: list[Envelope] = []
-        refusal: Deny | None = None
+        at = self._around.clock.now()
+        decided = Round(self.fold, self.laws, at)
         if self._deadline and self._deadline <= at:  # first: nobody gains time because the hub was slow or away
-            match _planned(self._tick, fold, self.laws, at=at):
-                case Admitted(overdue, fold):
-                    batch.extend(overdue)
-                case refusal:
-                    pass
-        answers: list[Answer] = []
-        for request in requests:
-            outcome = refusal or _planned(request.plan, fold, self.laws, at=at)
-            if isinstance(outcome, Admitted):
-                batch.extend(outcome.batch)
-                fold = outcome.fold
-                answers.append(outcome.batch[0] if outcome.batch else None)
-            else:
-                answers.append(outcome)
-        if batch and not await self._recorded(batch, fold):
+            decided.tick(self._tick)
+        decided.decide(requests)
+        self._held = decided.held
+        if decided.batch and not await self._recorded(decided.batch, decided.fold):
+            self._held = []
             return False
-        for request, answer in zip(requests, answers, strict=True):
-            request.settle(answer)
+        decided.settle()
         return True
 
     def _tick(self, fold: Fold, laws: Laws, at: Instant) -> Admitted | None:
@@ -311,6 +330,7 @@ class LiveChannel:
         state = msgspec.structs.replace(self.state, status="quarantined", sequence=error.sequence - 1)
         self.fold, self._deadline, self._in_doubt = Fold(state, self.fold.memories), NEVER, False
         self._recent.clear()
+        self.give_up(error)
         self._around.feed.publish(state.channel_id, state.participants)
         try:
             await self._around.damaged(error)
@@ -332,7 +352,7 @@ class LiveChannel:
             elif draft.envelope_id in known:
                 request.settle(repeated(draft, known[draft.envelope_id]))
             elif draft.envelope_id in first:
-                self._waiting.put(request, draft.priority)
+                self._twins.append(request)
             else:
                 first.add(draft.envelope_id)
                 new.append(request)
@@ -357,18 +377,6 @@ def repeated(draft: Envelope, first: Envelope) -> Envelope | Deny:
         and draft.causation_id == first.causation_id
     )
     return first if equal else Deny("conflict", "this message_id was used before with other content")
-
-
-def _planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | Deny | None:
-    try:
-        outcome = plan(fold, laws, at)
-    except Exception as error:  # an adapter or guard of a user's may raise anything
-        return Deny("rules_failed", told(error))
-    if not isinstance(outcome, Admitted) or len(outcome.batch) <= 1:
-        return outcome
-    following = (check_data(each) for each in outcome.batch[1:] if each.event_type not in JOURNAL)
-    wrong = next(filter(None, following), None)
-    return Deny("rules_failed", f"what follows cannot be recorded: {wrong.detail}") if wrong else outcome
 
 
 def _to_do(owed: Sequence[Turn]) -> list[tuple[str, bool]]:

@@ -10,13 +10,13 @@ import msgspec
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, Denied
-from antiphon.core.guard import Deny
+from antiphon.core.guard import Deny, Later
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.step import Admitted
 
-Plan = Callable[[Fold, Laws, Instant], Admitted | Deny | None]
-"""What a request wants, given the present fold: a batch, a refusal, or nothing after all."""
+Plan = Callable[[Fold, Laws, Instant], Admitted | Deny | Later | None]
+"""What a request wants, given the present fold: a batch, a refusal, to be asked again later, or nothing after all."""
 
 Answer = Envelope | Deny | None
 """The first envelope recorded, a refusal, or that there was nothing to record."""
@@ -40,6 +40,12 @@ class Request(msgspec.Struct, eq=False):
         self.answer, self.settled = answer, True
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
+
+    async def waited(self) -> None:
+        """Wait for the answer, if there is none yet."""
+        if not self.settled:
+            self.done = asyncio.get_running_loop().create_future()
+            await self.done
 
     def given(self, channel_id: str) -> Envelope | None:
         """The answer; raised if it is an error."""

@@ -14,17 +14,20 @@ from antiphon.core.guard import Guard
 from antiphon.core.laws import Laws
 from antiphon.core.rules import Adapter
 from antiphon.core.words import shown, told
+from antiphon.guards.handoffs import MOST_HOPS, HandoffLimit
 from antiphon.guards.membership import Membership, TurnOrder
 from antiphon.guards.silence import LifeSpan, Within
 from antiphon.guards.writers import Writers
 from antiphon.orchestration.adapters import Consulting, Conversation, Discussion, Quiet
 from antiphon.orchestration.expectations import expectations_for
 from antiphon.orchestration.shape import check_shape
+from antiphon.orchestration.workflow import Workflow
 
 BUILT_IN: dict[str, type[Adapter]] = {
     "conversation": Conversation,
     "consulting": Consulting,
     "discussion": Discussion,
+    "workflow": Workflow,
 }
 QUIET = frozenset({"system", "quarantine"})
 """Types that nobody can open: the hub's own channels, and the laws of a channel that can only be read."""
@@ -66,6 +69,8 @@ def laws_for(channel_type: str, knobs: Json) -> Laws:
     interjectors = frozenset(_names("interjectors", knobs.get("interjectors")))
     if kind.ordered:
         guards.append(TurnOrder(interjectors))
+    if getattr(kind, "packets", False):
+        guards.append(HandoffLimit(_hops(knobs)))
     writers = _writers(knobs)
     if writers:
         guards.append(Writers(writers))
@@ -92,8 +97,22 @@ def _check_names(kind: type[Adapter], knobs: Json) -> None:
     tier = knobs.get("tier")
     if tier is not None and tier not in TIERS:
         raise RulesInvalid(f"no tier is called {shown(tier)}; there are: {', '.join(TIERS)}")
-    for guard in _list("guards", knobs.get("guards"), of="guards"):
-        raise RulesInvalid(f"no guard is called {shown(guard)}; none can be named yet")
+    _hops(knobs)
+
+
+def _hops(knobs: Json) -> int:
+    """How many handoffs may follow each other: the only guard that can be told anything so far."""
+    most = MOST_HOPS
+    for entry in _list("guards", knobs.get("guards"), of="guards"):
+        known = isinstance(entry, dict) and entry.get("name") == HandoffLimit.name and entry.keys() <= {"name", "most"}
+        if not isinstance(entry, dict) or not known:
+            wanted = f"{{'name': {HandoffLimit.name!r}, 'most': {MOST_HOPS}}}"
+            raise RulesInvalid(f"no guard is called {shown(entry)}; there is: {wanted}")
+        given = entry.get("most", MOST_HOPS)
+        if type(given) is not int or given < 0:
+            raise RulesInvalid(f"most of {HandoffLimit.name} is {shown(given)}; give a number of handoffs, 0 or more")
+        most = given
+    return most
 
 
 def _writers(knobs: Json) -> dict[str, frozenset[str]]:

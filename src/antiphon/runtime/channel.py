@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 from antiphon.core.codec import Malformed, check_json, copied
@@ -15,6 +15,7 @@ from antiphon.core.state import ENDED, State, detached
 from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.desk import Desk
+from antiphon.runtime.forks import fork_of
 from antiphon.runtime.steering import cancel_turns, result_of, settle_call
 
 SILENT = (*sorted(ENDED), "quarantined")
@@ -37,14 +38,16 @@ class SendOptions(TypedDict, total=False):
 KNOWN_OPTIONS = SendOptions.__optional_keys__
 
 
+@dataclass(eq=False, repr=False)
 class Channel:
     """A handle: everything said through it is said by the participant that holds it."""
 
+    _desk: Desk
+    _live: LiveChannel
+    _speaker: str
+
     __injected__ = "channel"
     """A tool's parameter of this type is given the channel of the turn."""
-
-    def __init__(self, desk: Desk, live: LiveChannel, speaker: str) -> None:
-        self._desk, self._live, self._speaker = desk, live, speaker
 
     def __repr__(self) -> str:
         return f"<Channel {self.channel_id} as {self._speaker}>"
@@ -97,6 +100,13 @@ class Channel:
         by = self._speaker
         entry = CallCleared(turn_id, index, by) if again else CallFinished(turn_id, index, result_of(result), by)
         await settle_call(self._live, by, entry, new_id=self._desk.new_id)
+
+    async def fork(self, *, at: int) -> Channel:
+        """A new channel that begins as this one did, up to the envelope of this sequence, and goes on from there.
+
+        The rules decide anew what follows from the last envelope. This channel is not touched.
+        """
+        return Channel(self._desk, await fork_of(self._desk, self._live, at=at, by=self._speaker), self._speaker)
 
     async def closed(self, timeout: float | None = None) -> str:  # a limit for this wait alone
         """Wait until the channel has ended, and give the reason; `WaitTimeout` after so many seconds."""

@@ -17,6 +17,7 @@ from antiphon.core.errors import (
     Denied,
     LogCorrupt,
     OutcomeUnknown,
+    RulesInvalid,
     StoreUnavailable,
     UnknownChannel,
     UsageError,
@@ -27,7 +28,7 @@ from antiphon.core.ids import CHANNEL_ID
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
 from antiphon.core.laws import Fold, Laws
-from antiphon.core.opening import answer, guest_of, invitations, opening
+from antiphon.core.opening import answer, findings_on, guest_of, invitations, opening
 from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.core.words import told
 from antiphon.engines.place import Place, turns_at
@@ -186,6 +187,9 @@ class Desk:
     async def create(self, created: Created, channel_id: str = "") -> LiveChannel:
         """Record a new channel and its invitations, and ask those who decide on them."""
         laws = laws_for(created.type, created.knobs)
+        wrong = [found.message for found in findings_on(laws.adapter, created) if found.level == "error"]
+        if wrong:
+            raise RulesInvalid("; ".join(wrong))
         guests = [seat.name for seat in created.participants if seat.name != created.creator]
         willing = {name for name in guests if not self.directory.find(name).asks}
         begun: list[Envelope] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import cast, get_args
 
@@ -17,6 +18,7 @@ from antiphon.engines.protocol import Engine
 from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.directory import Listing
 from antiphon.hub.feed import Signal
+from antiphon.runtime.builder import EnvelopeBuilder
 from antiphon.runtime.channel import private
 from antiphon.runtime.desk import Accept, Desk
 from antiphon.runtime.participant import Participant
@@ -65,11 +67,11 @@ class Opening:
             await self._hub.close()
 
 
+@dataclass(eq=False, repr=False)
 class Hub:
     """Registers participants, opens channels, and lets nothing acknowledged be lost."""
 
-    def __init__(self, store: Store, clock: Clock, engine: Engine | None) -> None:
-        self._desk = Desk(store, clock, engine)
+    _desk: Desk
 
     def __repr__(self) -> str:
         return f"<Hub with {len(self._desk.acceptors)} registered>"
@@ -102,7 +104,7 @@ class Hub:
     async def over(cls, store: Store, *, clock: Clock | None = None, engine: str | Engine | None = "local") -> Hub:
         """A hub over a store that is open already. The hub closes it, and stops the engine."""
         used = clock or SystemClock()
-        hub = cls(store, used, local_engine(store, used) if engine == "local" else _checked(engine))
+        hub = cls(Desk(store, used, local_engine(store, used) if engine == "local" else _checked(engine)))
         try:
             await hub.hydrate()
         except BaseException:
@@ -185,6 +187,15 @@ class Hub:
             envelope.sequence,
         )
         return await desk.admit(live, draft)
+
+    def adapter_for(self, channel_id: str) -> EnvelopeBuilder:
+        """What builds envelopes for a channel that is in use here, as its type of channel expects them."""
+        self._desk.check_open()
+        live = self._desk.channels.loaded(channel_id)
+        if live is None:
+            advice = "hold it with participant.channel(…) first"
+            raise UsageError(f"channel {shown(channel_id)} is not in use here; {advice}")
+        return EnvelopeBuilder(live)
 
     async def subscribe(
         self, channel_id: str, *, participant: str | None = None, after: int = 0, max_lag: int | None = None

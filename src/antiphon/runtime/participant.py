@@ -11,11 +11,14 @@ from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageErro
 from antiphon.core.events import Created, Json, Seat, data_of
 from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import shown
+from antiphon.orchestration.graph import TransitionGraph
 from antiphon.orchestration.lawbook import adapter_named
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.desk import Desk
 from antiphon.runtime.reading import Inbox
 
+MOST_KNOB_NODES = 20_000
+"""A graph of a thousand transitions has more values than any message may have."""
 LONGEST_TTL = 100 * 366 * 24 * 3600
 
 
@@ -103,7 +106,10 @@ def _check_once(names: Sequence[str]) -> None:
 
 
 def _written(knobs: Json) -> Json:
-    """The knobs with expectations as plain data."""
+    """The knobs with the graph and expectations as plain data."""
+    graph = knobs.get("graph") if type(knobs) is dict else None
+    if isinstance(graph, TransitionGraph):
+        knobs = {**knobs, "graph": graph.to_dict()}
     wanted = knobs.get("expectations") if type(knobs) is dict else None
     if not isinstance(wanted, list | tuple):
         return knobs
@@ -125,7 +131,7 @@ def _plain(data: Json, what: str) -> Json:
     if type(data) is not dict:
         raise UsageError(f"{what} is {shown(data)}; give a dict")
     try:
-        check_json(data)
+        check_json(data, most=MOST_KNOB_NODES)
     except Malformed as error:
         raise UsageError(f"{what}: {error}") from error
     return copied(data)

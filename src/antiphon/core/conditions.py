@@ -1,0 +1,303 @@
+"""Conditions: what may be asked about what was just said, and about the channel it was said in.
+
+Rule 1: a condition is a value. It prints, compares, and survives a round trip through JSON.
+Rule 2: it is asked after the fact: the state includes the envelope, and what its packet wrote to the context.
+Rule 3: values are compared as JSON has them: `True` is not 1, and 1 is 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
+from typing import ClassVar, Protocol, TypeGuard, TypeVar, cast
+
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import RulesInvalid
+from antiphon.core.events import EV_PACKET, Packet, event_of
+from antiphon.core.naming import Names
+from antiphon.core.state import State
+from antiphon.core.words import shown
+
+
+class TransitionCondition(Protocol):
+    """Says whether a rule matches. A class with a unique `name`; its dataclass fields are its arguments."""
+
+    name: ClassVar[str]
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool: ...
+
+
+C = TypeVar("C", bound=type[TransitionCondition])
+
+CONDITIONS: Names[TransitionCondition] = Names("condition", "evaluate")
+
+
+def register_condition(condition: C) -> C:
+    """Make a condition available by its name. Usable as a decorator; a built-in name is refused."""
+    return cast(C, CONDITIONS.register(condition))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What every condition of ours can do: be joined with others by `&`, `|` and `~`."""
+
+    def __and__(self, other: TransitionCondition) -> AllOf:
+        return AllOf([*_parts(self, AllOf), *_parts(other, AllOf)])
+
+    def __rand__(self, other: TransitionCondition) -> AllOf:
+        return AllOf([*_parts(other, AllOf), *_parts(self, AllOf)])
+
+    def __or__(self, other: TransitionCondition) -> AnyOf:
+        return AnyOf([*_parts(self, AnyOf), *_parts(other, AnyOf)])
+
+    def __ror__(self, other: TransitionCondition) -> AnyOf:
+        return AnyOf([*_parts(other, AnyOf), *_parts(self, AnyOf)])
+
+    def __invert__(self) -> Not:
+        return Not(cast(TransitionCondition, self))
+
+
+@dataclass(frozen=True)
+class Always(Condition):
+    """Matches everything that is said."""
+
+    name: ClassVar[str] = "always"
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class FromSpeaker(Condition):
+    """Matches what this participant says."""
+
+    name: ClassVar[str] = "from_speaker"
+    agent_id: str
+
+    def __post_init__(self) -> None:
+        check_word(self, "agent_id", "a name")
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        return envelope.sender_id == self.agent_id
+
+
+@dataclass(frozen=True)
+class ToolCalled(Condition):
+    """Matches a packet whose turn called this tool, before any other that the table names."""
+
+    name: ClassVar[str] = "tool_called"
+    tool_name: str
+
+    def __post_init__(self) -> None:
+        check_word(self, "tool_name", "the name of a tool")
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        if envelope.event_type != EV_PACKET:
+            return False
+        event = event_of(envelope)
+        return isinstance(event, Packet) and event.routing.tool == self.tool_name
+
+
+@dataclass(frozen=True)
+class ContextEquals(Condition):
+    """Matches while a context variable has this value. One that is not set has the value None."""
+
+    name: ClassVar[str] = "context_equals"
+    key: str
+    value: object
+
+    def __post_init__(self) -> None:
+        check_word(self, "key", "the name of a context variable")
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        return equal(state.context_vars.get(self.key), self.value)
+
+
+@dataclass(frozen=True)
+class ContextIn(Condition):
+    """Matches while a context variable has one of these values."""
+
+    name: ClassVar[str] = "context_in"
+    key: str
+    values: Sequence[object]
+
+    def __post_init__(self) -> None:
+        check_word(self, "key", "the name of a context variable")
+        if not isinstance(self.values, list | tuple) or not self.values:
+            raise RulesInvalid(f"values of context_in is {shown(self.values)}; give a list of at least one value")
+        object.__setattr__(self, "values", tuple(self.values))
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        value = state.context_vars.get(self.key)
+        return any(equal(value, wanted) for wanted in self.values)
+
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {">=": ge, ">": gt, "<=": le, "<": lt}
+
+
+@dataclass(frozen=True)
+class ContextThreshold(Condition):
+    """Matches while a context variable is a number on this side of a value: `ContextThreshold("score", ">=", 8)`."""
+
+    name: ClassVar[str] = "context_threshold"
+    key: str
+    op: str
+    value: float
+
+    def __post_init__(self) -> None:
+        check_word(self, "key", "the name of a context variable")
+        if self.op not in COMPARISONS:
+            raise RulesInvalid(f"op of context_threshold is {shown(self.op)}; give one of {', '.join(COMPARISONS)}")
+        if not is_number(self.value):
+            raise RulesInvalid(f"value of context_threshold is {shown(self.value)}; give a number")
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        value = state.context_vars.get(self.key)
+        return is_number(value) and COMPARISONS[self.op](value, self.value)
+
+
+@dataclass(frozen=True)
+class AllOf(Condition):
+    """Matches when all of these do. `a & b` makes one."""
+
+    name: ClassVar[str] = "all_of"
+    conditions: Sequence[TransitionCondition]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "conditions", _checked(self.name, self.conditions))
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        return all(condition.evaluate(state, envelope) for condition in self.conditions)
+
+
+@dataclass(frozen=True)
+class AnyOf(Condition):
+    """Matches when one of these does. `a | b` makes one."""
+
+    name: ClassVar[str] = "any_of"
+    conditions: Sequence[TransitionCondition]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "conditions", _checked(self.name, self.conditions))
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        return any(condition.evaluate(state, envelope) for condition in self.conditions)
+
+
+@dataclass(frozen=True)
+class Not(Condition):
+    """Matches when this does not. `~a` makes one."""
+
+    name: ClassVar[str] = "not"
+    condition: TransitionCondition
+
+    def __post_init__(self) -> None:
+        _checked(self.name, [self.condition])
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        return not self.condition.evaluate(state, envelope)
+
+
+@dataclass(frozen=True)
+class Once(Condition):
+    """Matches when this does, until the rule it stands in has given somebody the turn. Then it never does again."""
+
+    name: ClassVar[str] = "once"
+    condition: TransitionCondition
+
+    def __post_init__(self) -> None:
+        _checked(self.name, [self.condition])
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        return self.condition.evaluate(state, envelope)
+
+
+BUILT_IN = (Always, FromSpeaker, ToolCalled, ContextEquals, ContextIn, ContextThreshold, AllOf, AnyOf, Not, Once)
+CONDITIONS.build_in(*BUILT_IN)
+
+
+def holds(condition: TransitionCondition, state: State, envelope: Envelope, *, spent: bool) -> bool:
+    """Whether a condition matches, in a rule that has fired before (`spent`) or has not."""
+    match condition:
+        case Once(inner):
+            return not spent and holds(inner, state, envelope, spent=spent)
+        case AllOf(parts):
+            return all(holds(part, state, envelope, spent=spent) for part in parts)
+        case AnyOf(parts):
+            return any(holds(part, state, envelope, spent=spent) for part in parts)
+        case Not(inner):
+            return not holds(inner, state, envelope, spent=spent)
+        case _:
+            return bool(condition.evaluate(state, envelope))
+
+
+def inner_of(condition: TransitionCondition) -> tuple[TransitionCondition, ...]:
+    """The conditions that a composed one of ours consists of."""
+    match condition:
+        case AllOf(parts) | AnyOf(parts):
+            return tuple(parts)
+        case Not(inner) | Once(inner):
+            return (inner,)
+        case _:
+            return ()
+
+
+def leaves(condition: TransitionCondition) -> Iterator[TransitionCondition]:
+    """The simple conditions that one is made of."""
+    inner = inner_of(condition)
+    if not inner:
+        yield condition
+    for part in inner:
+        yield from leaves(part)
+
+
+def speakers_of(condition: TransitionCondition) -> frozenset[str] | None:
+    """Those without whose word it cannot match; None if anybody's may do."""
+    match condition:
+        case FromSpeaker(agent_id):
+            return frozenset({agent_id})
+        case AllOf(parts):
+            named = [names for part in parts if (names := speakers_of(part)) is not None]
+            return frozenset.intersection(*named) if named else None
+        case AnyOf(parts):
+            each = [speakers_of(part) for part in parts]
+            return frozenset().union(*(names for names in each if names)) if None not in each else None
+        case Once(inner):
+            return speakers_of(inner)
+        case _:
+            return None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether this is a number. A bool is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def equal(one: object, other: object) -> bool:
+    """Whether two values are the same JSON: numbers by value, and no bool is a number."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def check_word(value: object, field: str, what: str) -> None:
+    """`RulesInvalid` unless this field is a text with something in it."""
+    given = getattr(value, field)
+    if not isinstance(given, str) or not given:
+        raise RulesInvalid(f"{field} of {getattr(type(value), 'name', '')} is {shown(given)}; give {what}")
+
+
+def _parts(condition: object, kind: type[AllOf] | type[AnyOf]) -> Sequence[TransitionCondition]:
+    return condition.conditions if isinstance(condition, kind) else [cast(TransitionCondition, condition)]
+
+
+def _checked(name: str, conditions: object) -> tuple[TransitionCondition, ...]:
+    if not isinstance(conditions, list | tuple) or not conditions:
+        raise RulesInvalid(f"{name} is given {shown(conditions)}; give a list of at least one condition")
+    for condition in conditions:
+        if isinstance(condition, type) or not callable(getattr(condition, "evaluate", None)):
+            raise RulesInvalid(f"{name} is given {shown(condition)}, which is no condition")
+    return tuple(conditions)

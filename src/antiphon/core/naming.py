@@ -1,0 +1,189 @@
+"""Values that a rule table is made of, by name: from a value to `{"name", "args"}` and back.
+
+Rule 1: names are closed. A built-in cannot be replaced, an unknown name is an error that lists the known.
+Rule 2: what is read back is made by a class that was registered before, from plain data; nothing is imported by name.
+Rule 3: a complaint names the value and what to give instead, and comes before anything is recorded.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Generic, Protocol, TypeVar, cast
+
+import msgspec
+
+from antiphon.core.codec import Malformed, check_json
+from antiphon.core.errors import RulesInvalid
+from antiphon.core.events import Json
+from antiphon.core.words import shown, told
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+DEEPEST = 32
+LONGEST_NAME = 64
+NESTED = frozenset({"condition", "conditions"})
+"""The fields in which conditions of ours hold others."""
+
+
+class Names(Generic[T]):
+    """The classes of one kind that may stand in a table, by name."""
+
+    def __init__(self, noun: str, method: str) -> None:
+        self.noun, self._method = noun, method
+        self._built_in: dict[str, type[T]] = {}
+        self._registered: dict[str, type[T]] = {}
+
+    def build_in(self, *kinds: type[T]) -> None:
+        """Make these known for good."""
+        self._built_in.update((_name_of(kind), kind) for kind in kinds)
+
+    def register(self, kind: type[T]) -> type[T]:
+        """Make a class known by its name. The same class again changes nothing; another of its name is refused."""
+        self._check(kind)
+        name = _name_of(kind)
+        if name in self._built_in:
+            raise RulesInvalid(f"the {self.noun} {name!r} is built in and cannot be replaced")
+        known = self._registered.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise RulesInvalid(f"a {self.noun} {name!r} is registered already: {known.__qualname__}")
+        self._registered[name] = kind
+        return kind
+
+    def named(self, name: object) -> type[T]:
+        """The class of this name."""
+        found = (self._built_in.get(name) or self._registered.get(name)) if isinstance(name, str) else None
+        if found is None:
+            known = ", ".join(sorted([*self._built_in, *self._registered]))
+            raise RulesInvalid(f"no {self.noun} is called {shown(name)}; there are: {known}")
+        return found
+
+    def knows(self, value: object) -> bool:
+        """Whether this is a value of a known class."""
+        name = getattr(type(value), "name", None)
+        return isinstance(name, str) and (self._built_in.get(name) or self._registered.get(name)) is type(value)
+
+    def is_built_in(self, kind: type) -> bool:
+        """Whether this is a class of ours."""
+        return self._built_in.get(getattr(kind, "name", "")) is kind
+
+    def _check(self, kind: object) -> None:
+        if not isinstance(kind, type):
+            raise RulesInvalid(f"{shown(kind)} is no class; give the class of the {self.noun}, not an instance of it")
+        name = getattr(kind, "name", None)
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            wanted = f"give it a text of 1 to {LONGEST_NAME} characters"
+            raise RulesInvalid(f"the name of the {self.noun} {kind.__name__} is {shown(name)}; {wanted}")
+        if not callable(getattr(kind, self._method, None)):
+            raise RulesInvalid(f"the {self.noun} {kind.__name__} needs a method {self._method}(self, state, envelope)")
+        if _fields_of(kind) is None:
+            raise RulesInvalid(f"the {self.noun} {kind.__name__} takes arguments; make it a dataclass")
+
+
+def _name_of(kind: type) -> str:
+    return str(cast("_Named", kind).name)
+
+
+class _Named(Protocol):
+    name: str
+
+
+class _Makes(Protocol[T_co]):
+    def __call__(self, **arguments: object) -> T_co: ...
+
+
+def _fields_of(kind: type) -> tuple[str, ...] | None:
+    """The names of the arguments a class is made from; None if they cannot be read back from its values."""
+    if is_dataclass(kind):
+        return tuple(field.name for field in fields(kind) if field.init)
+    if issubclass(kind, msgspec.Struct):
+        return tuple(kind.__struct_fields__)
+    try:
+        inspect.signature(kind).bind()
+    except TypeError:
+        return None
+    return ()
+
+
+class Vocabulary:
+    """Everything that may stand in a table: conditions, and targets."""
+
+    def __init__(self, *names: Names[object]) -> None:
+        self._names = names
+
+    def dump(self, value: object) -> Json:
+        """A condition or target as plain data."""
+        args = {name: self._plain(getattr(value, name)) for name in _fields_of(type(value)) or ()}
+        data: Json = {"name": _name_of(type(value)), "args": args}
+        try:
+            check_json(data)
+        except Malformed as error:
+            raise RulesInvalid(f"{shown(value)} cannot be written down: {error}") from error
+        return data
+
+    def _plain(self, value: object) -> object:
+        if any(names.knows(value) for names in self._names):
+            return self.dump(value)
+        if isinstance(value, list | tuple):
+            return [self._plain(item) for item in value]
+        if isinstance(value, frozenset | set):
+            return sorted((self._plain(item) for item in value), key=str)
+        return value
+
+    def load(self, data: object, names: Names[T], depth: int = 0) -> T:
+        """The condition or target that this data describes."""
+        if depth > DEEPEST:
+            raise RulesInvalid(f"a {names.noun} is nested deeper than {DEEPEST} levels")
+        name, args = _parts(data, names.noun)
+        kind = names.named(name)
+        known = _fields_of(kind) or ()
+        strange = next((arg for arg in args if arg not in known), None)
+        if strange is not None:
+            raise RulesInvalid(f"{name!r} takes no argument {shown(strange)}; it takes: {', '.join(known) or 'none'}")
+        ours = names.is_built_in(kind)
+        if ours:
+            given = {arg: self._nested(value, names, depth) if arg in NESTED else value for arg, value in args.items()}
+        else:
+            given = {arg: self._read(value, depth) for arg, value in args.items()}
+        try:
+            return cast(_Makes[T], kind)(**given)
+        except RulesInvalid:
+            raise
+        except Exception as error:  # a class of a user's may raise anything
+            raise RulesInvalid(f"no {name!r} can be made of {shown(args)}: {told(error)}") from error
+
+    def _nested(self, value: object, names: Names[T], depth: int) -> object:
+        """Conditions inside of one of ours."""
+        if isinstance(value, list):
+            return [self.load(item, names, depth + 1) for item in value]
+        return self.load(value, names, depth + 1)
+
+    def _read(self, value: object, depth: int) -> object:
+        """An argument of a user's class. What looks like a known condition or target inside of it is one."""
+        if isinstance(value, list):
+            return [self._read(item, depth) for item in value]
+        if isinstance(value, dict) and value.keys() == {"name", "args"} and isinstance(value["args"], dict):
+            found = next((names for names in self._names if self._is_known(names, value["name"])), None)
+            return value if found is None else self.load(value, found, depth + 1)
+        return value
+
+    def _is_known(self, names: Names[object], name: object) -> bool:
+        try:
+            names.named(name)
+        except RulesInvalid:
+            return False
+        return True
+
+
+def _parts(data: object, noun: str) -> tuple[str, Mapping[str, object]]:
+    if not isinstance(data, dict) or "name" not in data:
+        raise RulesInvalid(f"a {noun} is {shown(data)}; give a dict with a name and args")
+    strange = next((key for key in data if key not in ("name", "args")), None)
+    if strange is not None:
+        raise RulesInvalid(f"a {noun} has no field {shown(strange)}; it has: name, args")
+    args = data.get("args", {})
+    if not isinstance(args, dict) or not all(isinstance(key, str) for key in args):
+        raise RulesInvalid(f"the args of {shown(data['name'])} are {shown(args)}; give a dict")
+    return data["name"], args

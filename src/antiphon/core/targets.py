@@ -1,0 +1,152 @@
+"""Targets: who gets the turn when a rule matches, or that the channel ends.
+
+A target is a value like a condition is. It is asked after the fact: the state includes what was just said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar, cast
+
+from antiphon.core.conditions import check_word
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import RulesInvalid
+from antiphon.core.naming import Names
+from antiphon.core.state import State
+from antiphon.core.words import shown
+
+
+@dataclass(frozen=True)
+class TransitionDecision:
+    """Who speaks next; None if the channel ends, with the reason."""
+
+    next_speaker: str | None
+    close_reason: str = ""
+    speakers: tuple[str, ...] = ()
+    """Everybody who has the turn, if it is more than one."""
+
+
+class TransitionTarget(Protocol):
+    """Says who speaks next. A class with a unique `name`; its dataclass fields are its arguments."""
+
+    name: ClassVar[str]
+
+    def resolve(self, state: State, envelope: Envelope) -> TransitionDecision: ...
+
+
+T = TypeVar("T", bound=type[TransitionTarget])
+
+TARGETS: Names[TransitionTarget] = Names("target", "resolve")
+
+
+def register_target(target: T) -> T:
+    """Make a target available by its name. Usable as a decorator; a built-in name is refused."""
+    return cast(T, TARGETS.register(target))
+
+
+@dataclass(frozen=True)
+class AgentTarget:
+    """This participant."""
+
+    name: ClassVar[str] = "agent"
+    agent_id: str
+
+    def __post_init__(self) -> None:
+        check_word(self, "agent_id", "a name")
+
+    def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
+        return TransitionDecision(self.agent_id)
+
+
+@dataclass(frozen=True)
+class AgentsTarget:
+    """All of these at once. The rules are read again when the last of them has answered."""
+
+    name: ClassVar[str] = "agents"
+    agent_ids: Sequence[str]
+
+    def __post_init__(self) -> None:
+        given = self.agent_ids
+        if not isinstance(given, list | tuple) or not given or not all(isinstance(each, str) for each in given):
+            raise RulesInvalid(f"agent_ids of agents is {shown(given)}; give a list of at least one name")
+        if len(set(given)) < len(given):
+            raise RulesInvalid(f"agent_ids of agents is {shown(given)}; name everybody once")
+        object.__setattr__(self, "agent_ids", tuple(given))
+
+    def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
+        return TransitionDecision(self.agent_ids[0], speakers=tuple(self.agent_ids))
+
+
+@dataclass(frozen=True)
+class RoundRobinTarget:
+    """Whoever comes after the last speaker in the order of the participants. A word put in moves nothing."""
+
+    name: ClassVar[str] = "round_robin"
+
+    def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
+        if state.interjected and state.speakers:
+            return _holders(state)
+        order = state.participant_order
+        last = state.last_speaker_id
+        return TransitionDecision(order[(order.index(last) + 1) % len(order)] if last in order else order[0])
+
+
+@dataclass(frozen=True)
+class StayTarget:
+    """The same speaker again."""
+
+    name: ClassVar[str] = "stay"
+
+    def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
+        return _holders(state) if state.interjected and state.speakers else TransitionDecision(envelope.sender_id)
+
+
+@dataclass(frozen=True)
+class RevertToInitiatorTarget:
+    """Whoever opened the channel."""
+
+    name: ClassVar[str] = "revert_to_initiator"
+
+    def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
+        return TransitionDecision(state.creator_id)
+
+
+@dataclass(frozen=True)
+class TerminateTarget:
+    """Nobody: the channel ends, and this is why."""
+
+    name: ClassVar[str] = "terminate"
+    reason: str = "terminated"
+
+    def __post_init__(self) -> None:
+        check_word(self, "reason", "a text")
+
+    def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
+        return TransitionDecision(None, self.reason)
+
+
+BUILT_IN = (
+    AgentTarget,
+    AgentsTarget,
+    RoundRobinTarget,
+    StayTarget,
+    RevertToInitiatorTarget,
+    TerminateTarget,
+)
+TARGETS.build_in(*BUILT_IN)
+
+
+def named_in(target: TransitionTarget) -> tuple[str, ...]:
+    """The participants that a target of ours names."""
+    match target:
+        case AgentTarget(agent_id):
+            return (agent_id,)
+        case AgentsTarget(agent_ids):
+            return tuple(agent_ids)
+        case _:
+            return ()
+
+
+def _holders(state: State) -> TransitionDecision:
+    return TransitionDecision(state.speakers[0], speakers=state.speakers)

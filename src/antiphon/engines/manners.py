@@ -1,0 +1,68 @@
+"""What is customary in a channel: what an agent is shown there, what its turn ends in, to whom it can hand the turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from antiphon.agents.loop import Said
+from antiphon.agents.results import Handoff
+from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Json, Routing, data_of
+from antiphon.core.rules import Shows
+from antiphon.core.views import FullTranscript, NamedTranscript, View
+from antiphon.guards.handoffs import HandoffLimit
+from antiphon.hub.live import LiveChannel
+
+
+def in_packets(live: LiveChannel) -> bool:
+    """Whether a turn ends in a packet here; otherwise it ends in a text."""
+    return bool(getattr(live.laws.adapter, "packets", False))
+
+
+def view_of(live: LiveChannel) -> View:
+    """What an agent is shown that says nothing else itself."""
+    count, adapter = len(live.state.participants), live.laws.adapter
+    if isinstance(adapter, Shows):
+        return adapter.view(count)
+    return FullTranscript() if count <= 2 else NamedTranscript()
+
+
+def refusing(live: LiveChannel, speaker: str) -> Callable[[Handoff], str | None]:
+    """Says why a handoff is not possible in this channel, in words for a model; None if it is."""
+    limit = next((guard for guard in live.laws.guards if isinstance(guard, HandoffLimit)), HandoffLimit())
+
+    def refusal(handoff: Handoff) -> str | None:
+        state = live.state
+        if not in_packets(live):
+            return f"Nobody can be handed anything in a {state.type} channel; answer yourself."
+        if handoff.target not in state.participants:
+            known = ", ".join(state.participants)
+            return f"Nobody called {handoff.target!r} takes part here; there are: {known}."
+        if limit.refusal(state, speaker, handoff.target) is not None:
+            return f"There have been {state.hops} handoffs in a row, which is the limit; answer yourself."
+        return None
+
+    return refusal
+
+
+def texts_of(said: Said, context: ContextSet) -> list[tuple[str, Json]]:
+    """What a turn ends in where it ends in a text: what it wrote to the context, then what it says."""
+    text: Json = {"text": said.text}
+    if said.stopped is not None:
+        text["stopped"] = said.stopped
+    spoken: list[tuple[str, Json]] = [(EV_TEXT, text)]
+    return [(EV_CONTEXT_SET, data_of(context)), *spoken] if context.set or context.delete else spoken
+
+
+def packet_of(live: LiveChannel, said: Said, context: ContextSet) -> list[tuple[str, Json]]:
+    """What a turn ends in where it ends in a packet: all of it as one fact."""
+    named: frozenset[str] = getattr(live.laws.adapter, "routing_tools", frozenset())
+    handoff = said.handoff or Handoff("")
+    routing = Routing(
+        tool=next((tool for tool in said.tools if tool in named), None),
+        target=handoff.target or None,
+        reason=handoff.reason,
+        summary=handoff.summary,
+        finish=said.finish,
+        stopped=said.stopped,
+    )
+    return [(EV_PACKET, {"body": said.text, "routing": data_of(routing), "context_updates": data_of(context)})]

@@ -1,0 +1,46 @@
+"""Which handoffs are possible. What is not is recorded as refused, and the rules decide instead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import msgspec
+
+from antiphon.core.envelope import Envelope
+from antiphon.core.events import EV_PACKET, Packet, event_of
+from antiphon.core.guard import ALLOW, Change, Verdict
+from antiphon.core.state import State
+
+MOST_HOPS = 5
+
+
+class HandoffLimit(msgspec.Struct, frozen=True):
+    """A handoff goes to a participant, and only so many follow each other without a person or code speaking."""
+
+    name: ClassVar[str] = "hop_limit"
+    most: int = MOST_HOPS
+
+    def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
+        if draft.event_type != EV_PACKET:
+            return ALLOW
+        match event_of(draft):
+            case Packet(routing=routing) if routing.target is not None:
+                why = self.refusal(state, draft.sender_id, routing.target)
+                return ALLOW if why is None else Change(_rejecting(draft, why))
+            case _:
+                return ALLOW
+
+    def refusal(self, state: State, speaker: str, target: str) -> str | None:
+        """Why the speaker cannot hand the turn to this target; None if it can."""
+        if target not in state.participants:
+            return "not_a_participant"
+        if target != speaker and state.hops >= self.most:
+            return f"hop_limit:{self.most}"
+        return None
+
+
+def _rejecting(draft: Envelope, why: str) -> Envelope:
+    routing = draft.event_data["routing"]
+    assert isinstance(routing, dict), "a packet with a target has routing"
+    return replace(draft, event_data={**draft.event_data, "routing": {**routing, "rejected": why}})

@@ -1,0 +1,211 @@
+"""What is wrong with a graph, found before anybody speaks.
+
+Rule 1: an error is what can never work among these participants; everything else is a warning.
+Rule 2: what is said of loops and ends comes from a bounded exploration of what the table can tell apart. A graph
+        without warnings ends by a rule, if its speakers now and then do what the rules wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from antiphon.core.conditions import FromSpeaker, leaves
+from antiphon.core.errors import RulesInvalid
+from antiphon.core.rules import Finding, Seating
+from antiphon.core.targets import named_in
+from antiphon.core.words import shown
+from antiphon.orchestration.domains import context_leaves
+from antiphon.orchestration.exploring import Exploration, Model, Move, Node, Word
+from antiphon.orchestration.wording import as_words, told_target
+
+if TYPE_CHECKING:
+    from antiphon.orchestration.graph import TransitionGraph
+
+BUDGET = 20_000
+"""How many turns are looked at."""
+LONGEST_TRACE = 12
+
+
+def check_graph(
+    graph: TransitionGraph,
+    participants: Sequence[str] | Mapping[str, str],
+    *,
+    writers: Mapping[str, Sequence[str]] | None,
+    tier: str | None,
+) -> list[Finding]:
+    """What is wrong with a graph among these participants."""
+    given: object = participants
+    if isinstance(given, dict):
+        kinds = dict(given)
+    elif isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
+        kinds = dict.fromkeys(given, "agent")
+    else:
+        raise RulesInvalid(f"participants is {shown(given)}; give a list of names, or a dict from name to kind")
+    if not kinds:
+        raise RulesInvalid("participants is empty; give the names of those who take part")
+    people = frozenset(name for name, kind in kinds.items() if kind == "human")
+    return check_seated(graph, Seating(kinds, people, writers, tier, spectators=people))
+
+
+def check_seated(graph: TransitionGraph, seating: Seating) -> list[Finding]:
+    """What is wrong with a graph in a channel of these."""
+    strangers = list(_strangers(graph, seating))
+    keys = list(_open_keys(graph, seating))
+    if strangers:
+        return [*strangers, *keys]
+    model = Model(graph, seating)
+    widely = Exploration(model, clearing=True, budget=BUDGET)
+    narrowly = Exploration(model, clearing=False, budget=BUDGET)
+    return [
+        *_dead_rules(model, widely),
+        *_unreached(seating, widely),
+        *_endless(model, widely, narrowly),
+        *_capped(graph, narrowly),
+        *_racing(model, widely),
+        *keys,
+        *_unexplored(widely, narrowly),
+    ]
+
+
+def _warning(code: str, message: str) -> Finding:
+    return Finding("warning", code, message)
+
+
+def _strangers(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
+    known = ", ".join(seating.kinds)
+    if graph.initial_speaker not in seating.kinds:
+        message = f"initial_speaker is {graph.initial_speaker!r}, who is not a participant; there are: {known}"
+        yield Finding("error", "unknown_initial_speaker", message)
+    targets = [(f"transition {place}", rule.then) for place, rule in enumerate(graph.transitions)]
+    for where, target in (*targets, ("default_target", graph.default_target)):
+        for name in named_in(target):
+            if name not in seating.kinds:
+                message = f"{where} gives the turn to {name!r}, who is not a participant; there are: {known}"
+                yield Finding("error", "unknown_target", message)
+
+
+def _open_keys(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
+    """Context variables that decide who speaks next, and that anybody may write."""
+    if seating.writers is None:
+        return
+    level: Literal["error", "warning"] = "error" if seating.tier == "regulated" else "warning"
+    for key in context_leaves(rule.when for rule in graph.transitions):
+        if key not in seating.writers:
+            message = f"anybody may write {key!r}, by which the turn is routed; name its writers in the knob 'writers'"
+            yield Finding(level, "key_without_writers", message)
+
+
+def _dead_rules(model: Model, widely: Exploration) -> Iterator[Finding]:
+    if not widely.complete:
+        return
+    for rule in model.table.rules:
+        if rule.place not in widely.fired:
+            why = _why_dead(model, widely, rule.place)
+            yield _warning("dead_rule", f"transition {rule.place} ({as_words(rule.when)}) can never fire: {why}")
+
+
+def _why_dead(model: Model, widely: Exploration, place: int) -> str:
+    rule = next(rule for rule in model.table.rules if rule.place == place)
+    kinds = model.seating.kinds
+    named = [leaf.agent_id for leaf in leaves(rule.when) if isinstance(leaf, FromSpeaker)]
+    stranger = next((name for name in named if name not in kinds), None)
+    if stranger is not None:
+        return f"{stranger!r} is not a participant"
+    if rule.speakers is not None and not rule.speakers & widely.held:
+        silent = ", ".join(sorted(rule.speakers)) or "nobody"
+        return f"{silent} never speaks" if rule.speakers else "nobody is two speakers at once"
+    before = _first_instead(model, widely, place)
+    return "its condition never holds" if before is None else f"transition {before} always matches first"
+
+
+def _first_instead(model: Model, widely: Exploration, place: int) -> int | None:
+    """A rule that decides where this one would have matched as well."""
+    for node in widely.came_by:
+        for values in model.later(node.values, clearing=True):
+            for speaker in node.holders:
+                found = model.instead(place, Word(speaker, values, node.spent))
+                if found is not None:
+                    return found
+    return None
+
+
+def _unreached(seating: Seating, widely: Exploration) -> Iterator[Finding]:
+    if not widely.complete:
+        return
+    for name in seating.kinds:
+        if name not in widely.held and name not in seating.spectators:
+            yield _warning("unreachable_participant", f"{name!r} never gets the turn")
+
+
+def _endless(model: Model, widely: Exploration, narrowly: Exploration) -> Iterator[Finding]:
+    if model.start not in widely.can_end:
+        cap = model.graph.max_turns
+        only = "only closing it, or its time to live, does" if cap is None else f"only max_turns, after {cap}, does"
+        yield _warning("no_way_to_end", f"no rule ends the channel: {only}")
+        return
+    trap = next((node for node in narrowly.came_by if node not in narrowly.can_end), None)
+    if trap is None:
+        return
+    trace = _told(model, narrowly, trap)
+    if widely.cleared(trap) not in widely.can_end:
+        yield _warning("no_way_to_end", f"once it has come this far, no rule ends the channel: {trace}")
+        return
+    advice = "put a rule that ends before it, wrap its condition in Once, or let somebody clear the variable"
+    yield _warning("sticky_loop", f"the turn goes round for ever while the context stays as it is: {trace}; {advice}")
+
+
+def _told(model: Model, narrowly: Exploration, trap: Node) -> str:
+    """The shortest way into a trap and once around, as a line."""
+    steps = [*narrowly.path_to(trap), *narrowly.loop_from(trap)]
+    if not steps:
+        return trap.holders[0]
+    words = [_step(model, node, move) for node, move in steps[:LONGEST_TRACE]]
+    return " → ".join([*words, " and ".join(steps[:LONGEST_TRACE][-1][1].to), "…"])
+
+
+def _step(model: Model, node: Node, move: Move) -> str:
+    changed = [
+        f"{domain.key} = {shown(domain.values[now])}" if now else f"{domain.key} cleared"
+        for domain, before, now in zip(model.domains, node.values, move.values, strict=True)
+        if before != now
+    ]
+    did = [*changed, *([f"calls {move.tool}"] if move.tool is not None else [])]
+    return f"{move.speaker} ({', '.join(did)})" if did else move.speaker
+
+
+def _capped(graph: TransitionGraph, narrowly: Exploration) -> Iterator[Finding]:
+    shortest = narrowly.distance_to_end()
+    if graph.max_turns is not None and shortest is not None and narrowly.complete and shortest > graph.max_turns:
+        message = f"max_turns is {graph.max_turns}, but the shortest way to an end takes {shortest} turns"
+        yield _warning("cap_before_end", message)
+
+
+def _racing(model: Model, widely: Exploration) -> Iterator[Finding]:
+    """Groups after which it depends on who answers last where the turn goes."""
+    told: set[tuple[str, ...]] = set()
+    for node in widely.came_by:
+        if len(node.holders) > 1 and node.holders not in told and _differs(model, node):
+            told.add(node.holders)
+            names = ", ".join(node.holders)
+            yield _warning("order_matters", f"after {names} at once, it depends on who answers last who comes next")
+
+
+def _differs(model: Model, node: Node) -> bool:
+    return any(
+        len({tuple(model.quietly(Word(speaker, values, node.spent))) for speaker in node.holders}) > 1
+        for values in model.later(node.values, clearing=True)
+    )
+
+
+def _unexplored(widely: Exploration, narrowly: Exploration) -> Iterator[Finding]:
+    if not (widely.complete and narrowly.complete):
+        message = f"it has more than {BUDGET} situations; those beyond were not looked at"
+        yield _warning("not_explored", message)
+
+
+def summary(graph: TransitionGraph) -> list[str]:
+    """The table as lines, in the order in which it is read."""
+    rules = sorted(enumerate(graph.transitions), key=lambda each: each[1].priority)
+    lines = [f"{place}: {as_words(rule.when)} → {told_target(rule.then)}" for place, rule in rules]
+    return [*lines, f"otherwise → {told_target(graph.default_target)}"]

@@ -1,0 +1,108 @@
+"""A graph as a Mermaid flowchart, made from the table.
+
+A rule that needs a certain speaker is an arrow from that speaker; one that anybody's word may match begins at
+`anybody`. Numbers before the labels say in which order the rules are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from antiphon.core.conditions import AllOf, AnyOf, FromSpeaker, TransitionCondition, speakers_of
+from antiphon.core.targets import (
+    AgentsTarget,
+    AgentTarget,
+    RevertToInitiatorTarget,
+    RoundRobinTarget,
+    StayTarget,
+    TerminateTarget,
+    TransitionTarget,
+)
+from antiphon.orchestration.wording import as_words, told_target
+
+if TYPE_CHECKING:
+    from antiphon.orchestration.graph import TransitionGraph
+
+ANYBODY = "anybody"
+UNSAFE = {'"': "#quot;", "<": "#lt;", ">": "#gt;", "|": "#124;", "\\": "#92;", "`": "#96;", "\n": " ", "\r": " "}
+
+
+def mermaid(graph: TransitionGraph) -> str:
+    """The drawing."""
+    nodes = _Nodes()
+    arrows = [f"    start([start]) --> {nodes.person(graph.initial_speaker)}"]
+    rules = sorted(graph.transitions, key=lambda rule: rule.priority)
+    for number, rule in enumerate(rules, 1):
+        speakers = speakers_of(rule.when)
+        origins = [ANYBODY] if speakers is None else sorted(speakers)
+        label = f"{number}. {_label(rule.when, alone=len(origins) == 1)}".rstrip(". ")
+        arrows.extend(_arrows(nodes, origins, rule.then, label=label))
+    arrows.extend(_arrows(nodes, [ANYBODY], graph.default_target, label="otherwise"))
+    lines = ["flowchart TD", *nodes.lines(), *arrows]
+    if graph.max_turns is not None:
+        lines.append(f"    cap[/at most {graph.max_turns} turns/]")
+    return "\n".join(lines) + "\n"
+
+
+class _Nodes:
+    """The boxes of a drawing, each with an id of its own."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, str], str] = {}
+
+    def person(self, name: str) -> str:
+        return self._id("person", name)
+
+    def end(self, reason: str) -> str:
+        return self._id("end", reason)
+
+    def place(self, words: str) -> str:
+        return self._id("place", words)
+
+    def _id(self, kind: str, text: str) -> str:
+        return self._ids.setdefault((kind, text), f"n{len(self._ids) + 1}")
+
+    def lines(self) -> Iterator[str]:
+        shapes = {"person": '["{}"]', "end": '((("{}")))', "place": '>"{}"]'}
+        for (kind, text), node in self._ids.items():
+            yield f"    {node}{shapes[kind].format(_safe(text))}"
+
+
+def _arrows(nodes: _Nodes, origins: Sequence[str], target: TransitionTarget, *, label: str) -> Iterator[str]:
+    for origin in origins:
+        begin = nodes.place(ANYBODY) if origin == ANYBODY else nodes.person(origin)
+        for end in _ends(nodes, origin, target):
+            yield f'    {begin} -->|"{_safe(label)}"| {end}'
+
+
+def _ends(nodes: _Nodes, origin: str, target: TransitionTarget) -> list[str]:
+    match target:
+        case AgentTarget(agent_id):
+            return [nodes.person(agent_id)]
+        case AgentsTarget(agent_ids):
+            return [nodes.person(name) for name in agent_ids]
+        case StayTarget() if origin != ANYBODY:
+            return [nodes.person(origin)]
+        case TerminateTarget(reason):
+            return [nodes.end(reason)]
+        case RoundRobinTarget() | RevertToInitiatorTarget() | StayTarget():
+            return [nodes.place(told_target(target).removeprefix("to "))]
+        case _:
+            return [nodes.place(told_target(target))]
+
+
+def _label(condition: TransitionCondition, *, alone: bool) -> str:
+    """The condition without what the arrow says already: whose word it is."""
+    match condition:
+        case FromSpeaker() if alone:
+            return ""
+        case AllOf(parts) if alone:
+            rest = [part for part in parts if not isinstance(part, FromSpeaker)]
+            return " and ".join(f"({as_words(part)})" if isinstance(part, AnyOf) else as_words(part) for part in rest)
+        case _:
+            return as_words(condition)
+
+
+def _safe(text: str) -> str:
+    return "".join(UNSAFE.get(character, character) for character in text)

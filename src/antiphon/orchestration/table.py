@@ -1,0 +1,117 @@
+"""A graph's rules, ready to be asked.
+
+Rule 1: the table is made once for a channel; asking it costs what the rules that could match cost, not all there are.
+Rule 2: a rule that raises, in its condition or in its target, does not match, and the decision says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from antiphon.core.conditions import Once, TransitionCondition, holds, inner_of, speakers_of
+from antiphon.core.decision import Assign, Close, Decision, RuleError, Wait
+from antiphon.core.envelope import Envelope
+from antiphon.core.state import State
+from antiphon.core.targets import TransitionDecision, TransitionTarget
+from antiphon.core.words import shown, told
+from antiphon.orchestration.wording import as_words
+
+if TYPE_CHECKING:
+    from antiphon.orchestration.graph import TransitionGraph
+
+MOST_ERRORS = 10
+LONGEST_REASON = 200
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One transition and its place in the graph."""
+
+    place: int
+    when: TransitionCondition
+    then: TransitionTarget
+    speakers: frozenset[str] | None
+    """Those without whose word it cannot match; None if anybody's may do."""
+    once: bool
+    reason: str
+
+    def matches(self, state: State, envelope: Envelope) -> bool:
+        """Whether it matches what was just said."""
+        if not self.once:
+            return bool(self.when.evaluate(state, envelope))
+        return holds(self.when, state, envelope, spent=self.place in state.fired)
+
+
+class Table:
+    """The rules of a graph in the order in which they are read."""
+
+    def __init__(self, graph: TransitionGraph) -> None:
+        rules = [_rule(place, each.when, each.then) for place, each in enumerate(graph.transitions)]
+        self.rules = sorted(rules, key=lambda rule: graph.transitions[rule.place].priority)
+        self._default = graph.default_target
+        self._of_speaker: dict[str, list[tuple[int, Rule]]] = {}
+        self._of_anybody: list[tuple[int, Rule]] = []
+        for rank, rule in enumerate(self.rules):
+            if rule.speakers is None:
+                self._of_anybody.append((rank, rule))
+            for name in rule.speakers or ():
+                self._of_speaker.setdefault(name, []).append((rank, rule))
+        self._known: dict[str, Sequence[Rule]] = {}
+
+    def decide(self, state: State, envelope: Envelope, *, default: bool = True) -> Decision:
+        """What the first matching rule says; what the default target says if none does, or else nothing."""
+        errors: list[RuleError] = []
+        for rule in self.candidates(envelope.sender_id):
+            try:
+                if rule.matches(state, envelope):
+                    return _decided(rule.then, state, envelope, rule=rule, errors=tuple(errors))
+            except Exception as error:  # a condition or target of a user's may raise anything
+                errors.append(RuleError(rule.place, told(error)))
+                del errors[MOST_ERRORS:]
+        if not default:
+            return Wait(errors=tuple(errors))
+        try:
+            return _decided(self._default, state, envelope, rule=None, errors=tuple(errors))
+        except Exception as error:
+            return Close("rules_failed", errors=(*errors, RuleError(None, told(error))))
+
+    def candidates(self, speaker: str) -> Sequence[Rule]:
+        """The rules that could match a word of this speaker, in order."""
+        named = self._of_speaker.get(speaker)
+        key = speaker if named else ""
+        known = self._known.get(key)
+        if known is None:
+            known = [rule for _, rule in sorted([*(named or ()), *self._of_anybody], key=lambda ranked: ranked[0])]
+            self._known[key] = known
+        return known
+
+
+def _rule(place: int, when: TransitionCondition, then: TransitionTarget) -> Rule:
+    return Rule(place, when, then, speakers_of(when), has_once(when), as_words(when)[:LONGEST_REASON])
+
+
+def has_once(condition: TransitionCondition) -> bool:
+    """Whether it matters to this condition that its rule has fired."""
+    return isinstance(condition, Once) or any(map(has_once, inner_of(condition)))
+
+
+def _decided(
+    target: TransitionTarget, state: State, envelope: Envelope, *, rule: Rule | None, errors: tuple[RuleError, ...]
+) -> Decision:
+    resolved: object = target.resolve(state, envelope)
+    if not isinstance(resolved, TransitionDecision):
+        raise TypeError(f"resolve returned {shown(resolved)}; return a TransitionDecision")
+    place, reason = (rule.place, rule.reason) if rule is not None else (None, "default")
+    if resolved.next_speaker is None:
+        return Close(resolved.close_reason or "terminated", place, errors)
+    speakers = resolved.speakers or (resolved.next_speaker,)
+    if not all(isinstance(name, str) for name in islice(_each(speakers), LONGEST_REASON)):
+        raise TypeError(f"resolve returned {shown(resolved)}; name participants")
+    return Assign(tuple(speakers), reason, place, errors)
+
+
+def _each(speakers: object) -> Iterable[object]:
+    return speakers if isinstance(speakers, tuple | list) else ()
