@@ -56,8 +56,8 @@ class Relay:
         routing = routing if isinstance(routing, dict) else {}
         if "finish" in routing:
             return Close(str(routing["finish"]))
-        if "handoff" in routing:
-            return Assign((str(routing["handoff"]["target"]),), "handed off")
+        if "target" in routing:
+            return Assign((str(routing["target"]),), "handed off")
         order = state.participant_order
         return Assign((order[1 if envelope.sender_id == order[0] else 0],))
 
@@ -133,8 +133,11 @@ async def test_a_word_put_in_during_a_turn_is_for_the_next_speaker(hub: Hub) -> 
     channel = await dana.open(type="discussion", target=["bob", "eve"])
     await channel.send("begin")
     await soon(thinking.wait())
-    await channel.send("by the way")
+    waiting = asyncio.create_task(channel.send("by the way"))
+    await turns(20)
+    assert not waiting.done()
     go_on.set()
+    await soon(waiting)
     async with asyncio.timeout(5):
         while channel.state.expected_next_speaker != "dana":
             await turns(1)
@@ -162,13 +165,12 @@ async def test_a_turn_ends_in_a_packet_where_the_channel_wants_one(hub: Hub) -> 
     await channel.send("go")
     assert await soon(channel.closed()) == "all done"
     packets = [each.event_data for each in await hub.log(channel.channel_id) if each.event_type == EV_PACKET]
-    handoff = {"target": "eve", "reason": "yours", "summary": "what was done"}
     assert packets[0] == {
         "body": "what was done",
-        "routing": {"tools": ["pass_on", "pass_on"], "handoff": handoff},
+        "routing": {"tool": "pass_on", "target": "eve", "reason": "yours", "summary": "what was done"},
         "context_updates": {"set": {}, "delete": []},
     }
-    assert packets[1]["routing"] == {"tools": ["mark"], "finish": "all done"}
+    assert packets[1]["routing"] == {"tool": "mark", "finish": "all done"}
     assert packets[1]["context_updates"] == {"set": {"k": 1}, "delete": []}
     assert channel.state.context_vars == {"k": 1}
 

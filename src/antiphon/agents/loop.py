@@ -116,7 +116,7 @@ def _ending(reply: Reply, results: tuple[Returned, ...], manner: Manner) -> Said
     if finish is not None:
         return Said(reply.text or finish.reason, finish=finish.reason)
     if handoff is not None:
-        return Said("\n\n".join(filter(None, (reply.text, handoff.summary))), handoff=handoff)
+        return Said(reply.text or handoff.summary, handoff=handoff)
     pairs = zip(reply.calls, results, strict=True)
     direct = next((result for call, result in pairs if call.name in manner.direct and not result.failed), None)
     return None if direct is None else Said(direct.text)

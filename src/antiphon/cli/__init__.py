@@ -23,6 +23,9 @@ MODULES = {
     "demo": "antiphon.cli.demo.command",
     "channels": "antiphon.cli.channels",
     "log": "antiphon.cli.log",
+    "replay": "antiphon.cli.replay",
+    "check": "antiphon.cli.check",
+    "draw": "antiphon.cli.draw",
     "verify": "antiphon.cli.verify",
     "doctor": "antiphon.cli.doctor",
 }

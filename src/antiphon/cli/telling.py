@@ -13,7 +13,9 @@ from antiphon.core.events import (
     EV_CHANNEL_INVITE,
     EV_CHANNEL_QUARANTINED,
     EV_DRAFT_REFUSED,
+    EV_GRAPH_WARNED,
     EV_PARTICIPANT_REGISTERED,
+    EV_RULE_FAILED,
     EV_TURN_FENCED,
     Acknowledged,
     Assigned,
@@ -30,6 +32,7 @@ from antiphon.core.events import (
     Event,
     Expired,
     Failed,
+    Forked,
     Json,
     Opened,
     Packet,
@@ -77,12 +80,28 @@ def _said(event: Event) -> str:
     match event:
         case Text(text=text):
             return text
-        case Packet(body=body, context_updates=updates):
-            return f"{body} [{_changes(updates)}]" if updates.set or updates.delete else body
+        case Packet() as packet:
+            return f"{packet.body} [{aside}]" if (aside := _beside(packet)) else packet.body
         case ContextSet() as updates:
             return _changes(updates)
         case _:
             return _lived(event)
+
+
+def _beside(packet: Packet) -> str:
+    """What a packet does beside saying something."""
+    updates, routing = packet.context_updates, packet.routing
+    return "; ".join(
+        part
+        for part in (
+            _changes(updates) if updates.set or updates.delete else "",
+            f"routes by {routing.tool}" if routing.tool is not None else "",
+            f"hands off to {routing.target}" if routing.target is not None else "",
+            f"which is refused: {routing.rejected}" if routing.rejected else "",
+            "says it is finished" if routing.finish is not None else "",
+        )
+        if part
+    )
 
 
 def _lived(event: Event) -> str:
@@ -95,6 +114,8 @@ def _lived(event: Event) -> str:
             return "declines the invitation" + (f": {reason}" if reason else "")
         case Opened():
             return "opens the channel"
+        case Forked(origin=origin, at=at, by=by):
+            return f"forks {origin} at {at}" + (f" for {by}" if by else "")
         case Assigned(speakers=speakers, reason=reason):
             return f"gives the turn to {_names(speakers)}" + (f": {reason}" if reason else "")
         case _:
@@ -172,10 +193,20 @@ def _managed(envelope: Envelope) -> str:
         case t if t == EV_CHANNEL_QUARANTINED:
             place = f"{_word(data, 'channel_id')} from sequence {_word(data, 'sequence')}"
             return f"quarantines {place}: {_word(data, 'error')}"
+        case t if t == EV_RULE_FAILED:
+            return f"could not read rule {_word(data, 'rule')}: {_word(data, 'error')}"
+        case t if t == EV_GRAPH_WARNED:
+            return f"warns of its graph: {_findings(data)}"
         case t if t == EV_TURN_FENCED:
             return f"fences turn {_word(data, 'turn')} in {_word(data, 'channel_id')}: {_word(data, 'why')}"
         case _:
             return ""
+
+
+def _findings(data: Json) -> str:
+    found = data.get("findings")
+    each = [_word(one, "message") for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return "; ".join(each)
 
 
 def _plain(envelope: Envelope) -> str:

@@ -8,9 +8,11 @@ Rule 3: values are compared as JSON has them: `True` is not 1, and 1 is 1.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import ClassVar, Protocol, TypeGuard, TypeVar, cast
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import RulesInvalid
@@ -38,8 +40,7 @@ def register_condition(condition: C) -> C:
     return cast(C, CONDITIONS.register(condition))
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """What every condition of ours can do: be joined with others by `&`, `|` and `~`."""
 
     def __and__(self, other: TransitionCondition) -> AllOf:
@@ -58,8 +59,7 @@ class Condition:
         return Not(cast(TransitionCondition, self))
 
 
-@dataclass(frozen=True)
-class Always(Condition):
+class Always(Condition, frozen=True):
     """Matches everything that is said."""
 
     name: ClassVar[str] = "always"
@@ -68,8 +68,7 @@ class Always(Condition):
         return True
 
 
-@dataclass(frozen=True)
-class FromSpeaker(Condition):
+class FromSpeaker(Condition, frozen=True):
     """Matches what this participant says."""
 
     name: ClassVar[str] = "from_speaker"
@@ -82,8 +81,7 @@ class FromSpeaker(Condition):
         return envelope.sender_id == self.agent_id
 
 
-@dataclass(frozen=True)
-class ToolCalled(Condition):
+class ToolCalled(Condition, frozen=True):
     """Matches a packet whose turn called this tool, before any other that the table names."""
 
     name: ClassVar[str] = "tool_called"
@@ -99,8 +97,7 @@ class ToolCalled(Condition):
         return isinstance(event, Packet) and event.routing.tool == self.tool_name
 
 
-@dataclass(frozen=True)
-class ContextEquals(Condition):
+class ContextEquals(Condition, frozen=True):
     """Matches while a context variable has this value. One that is not set has the value None."""
 
     name: ClassVar[str] = "context_equals"
@@ -114,8 +111,7 @@ class ContextEquals(Condition):
         return equal(state.context_vars.get(self.key), self.value)
 
 
-@dataclass(frozen=True)
-class ContextIn(Condition):
+class ContextIn(Condition, frozen=True):
     """Matches while a context variable has one of these values."""
 
     name: ClassVar[str] = "context_in"
@@ -126,7 +122,7 @@ class ContextIn(Condition):
         check_word(self, "key", "the name of a context variable")
         if not isinstance(self.values, list | tuple) or not self.values:
             raise RulesInvalid(f"values of context_in is {shown(self.values)}; give a list of at least one value")
-        object.__setattr__(self, "values", tuple(self.values))
+        force_setattr(self, "values", tuple(self.values))
 
     def evaluate(self, state: State, envelope: Envelope) -> bool:
         value = state.context_vars.get(self.key)
@@ -136,8 +132,7 @@ class ContextIn(Condition):
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {">=": ge, ">": gt, "<=": le, "<": lt}
 
 
-@dataclass(frozen=True)
-class ContextThreshold(Condition):
+class ContextThreshold(Condition, frozen=True):
     """Matches while a context variable is a number on this side of a value: `ContextThreshold("score", ">=", 8)`."""
 
     name: ClassVar[str] = "context_threshold"
@@ -157,36 +152,33 @@ class ContextThreshold(Condition):
         return is_number(value) and COMPARISONS[self.op](value, self.value)
 
 
-@dataclass(frozen=True)
-class AllOf(Condition):
+class AllOf(Condition, frozen=True):
     """Matches when all of these do. `a & b` makes one."""
 
     name: ClassVar[str] = "all_of"
     conditions: Sequence[TransitionCondition]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "conditions", _checked(self.name, self.conditions))
+        force_setattr(self, "conditions", _checked(self.name, self.conditions))
 
     def evaluate(self, state: State, envelope: Envelope) -> bool:
         return all(condition.evaluate(state, envelope) for condition in self.conditions)
 
 
-@dataclass(frozen=True)
-class AnyOf(Condition):
+class AnyOf(Condition, frozen=True):
     """Matches when one of these does. `a | b` makes one."""
 
     name: ClassVar[str] = "any_of"
     conditions: Sequence[TransitionCondition]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "conditions", _checked(self.name, self.conditions))
+        force_setattr(self, "conditions", _checked(self.name, self.conditions))
 
     def evaluate(self, state: State, envelope: Envelope) -> bool:
         return any(condition.evaluate(state, envelope) for condition in self.conditions)
 
 
-@dataclass(frozen=True)
-class Not(Condition):
+class Not(Condition, frozen=True):
     """Matches when this does not. `~a` makes one."""
 
     name: ClassVar[str] = "not"
@@ -199,8 +191,7 @@ class Not(Condition):
         return not self.condition.evaluate(state, envelope)
 
 
-@dataclass(frozen=True)
-class Once(Condition):
+class Once(Condition, frozen=True):
     """Matches when this does, until the rule it stands in has given somebody the turn. Then it never does again."""
 
     name: ClassVar[str] = "once"

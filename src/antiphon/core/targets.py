@@ -6,8 +6,10 @@ A target is a value like a condition is. It is asked after the fact: the state i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar, cast
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from antiphon.core.conditions import check_word
 from antiphon.core.envelope import Envelope
@@ -17,8 +19,7 @@ from antiphon.core.state import State
 from antiphon.core.words import shown
 
 
-@dataclass(frozen=True)
-class TransitionDecision:
+class TransitionDecision(msgspec.Struct, frozen=True):
     """Who speaks next; None if the channel ends, with the reason."""
 
     next_speaker: str | None
@@ -45,8 +46,7 @@ def register_target(target: T) -> T:
     return cast(T, TARGETS.register(target))
 
 
-@dataclass(frozen=True)
-class AgentTarget:
+class AgentTarget(msgspec.Struct, frozen=True):
     """This participant."""
 
     name: ClassVar[str] = "agent"
@@ -59,8 +59,7 @@ class AgentTarget:
         return TransitionDecision(self.agent_id)
 
 
-@dataclass(frozen=True)
-class AgentsTarget:
+class AgentsTarget(msgspec.Struct, frozen=True):
     """All of these at once. The rules are read again when the last of them has answered."""
 
     name: ClassVar[str] = "agents"
@@ -72,14 +71,13 @@ class AgentsTarget:
             raise RulesInvalid(f"agent_ids of agents is {shown(given)}; give a list of at least one name")
         if len(set(given)) < len(given):
             raise RulesInvalid(f"agent_ids of agents is {shown(given)}; name everybody once")
-        object.__setattr__(self, "agent_ids", tuple(given))
+        force_setattr(self, "agent_ids", tuple(given))
 
     def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
         return TransitionDecision(self.agent_ids[0], speakers=tuple(self.agent_ids))
 
 
-@dataclass(frozen=True)
-class RoundRobinTarget:
+class RoundRobinTarget(msgspec.Struct, frozen=True):
     """Whoever comes after the last speaker in the order of the participants. A word put in moves nothing."""
 
     name: ClassVar[str] = "round_robin"
@@ -92,8 +90,7 @@ class RoundRobinTarget:
         return TransitionDecision(order[(order.index(last) + 1) % len(order)] if last in order else order[0])
 
 
-@dataclass(frozen=True)
-class StayTarget:
+class StayTarget(msgspec.Struct, frozen=True):
     """The same speaker again."""
 
     name: ClassVar[str] = "stay"
@@ -102,8 +99,7 @@ class StayTarget:
         return _holders(state) if state.interjected and state.speakers else TransitionDecision(envelope.sender_id)
 
 
-@dataclass(frozen=True)
-class RevertToInitiatorTarget:
+class RevertToInitiatorTarget(msgspec.Struct, frozen=True):
     """Whoever opened the channel."""
 
     name: ClassVar[str] = "revert_to_initiator"
@@ -112,8 +108,7 @@ class RevertToInitiatorTarget:
         return TransitionDecision(state.creator_id)
 
 
-@dataclass(frozen=True)
-class TerminateTarget:
+class TerminateTarget(msgspec.Struct, frozen=True):
     """Nobody: the channel ends, and this is why."""
 
     name: ClassVar[str] = "terminate"

@@ -118,8 +118,10 @@ def message_of(envelope: Envelope, reader: str, *, named: bool) -> Message | Non
 
 def _said(envelope: Envelope) -> str | None:
     match event_of(envelope):
-        case Text(text=text) | Packet(body=text):
+        case Text(text=text):
             return text
+        case Packet(body=body, routing=routing):
+            return f"{body}\n\n{routing.summary}" if routing.summary not in body else body
         case _:
             return None
 

@@ -55,7 +55,7 @@ def texts_of(said: Said, context: ContextSet) -> list[tuple[str, Json]]:
 
 def packet_of(live: LiveChannel, said: Said, context: ContextSet) -> list[tuple[str, Json]]:
     """What a turn ends in where it ends in a packet: all of it as one fact."""
-    named: frozenset[str] = getattr(live.laws.adapter, "routing_tools", frozenset())
+    named: frozenset[str] = getattr(live.laws.adapter, "routing_tools", frozenset(said.tools))
     handoff = said.handoff or Handoff("")
     routing = Routing(
         tool=next((tool for tool in said.tools if tool in named), None),

@@ -121,13 +121,13 @@ def _why_dead(model: Model, widely: Exploration, place: int) -> str:
 
 def _first_instead(model: Model, widely: Exploration, place: int) -> int | None:
     """A rule that decides where this one would have matched as well."""
-    for node in widely.came_by:
-        for values in model.later(node.values, clearing=True):
-            for speaker in node.holders:
-                found = model.instead(place, Word(speaker, values, node.spent))
-                if found is not None:
-                    return found
-    return None
+    words = (
+        Word(speaker, values, node.spent)
+        for node in widely.came_by
+        for values in model.later(node.values, clearing=True)
+        for speaker in node.holders
+    )
+    return next((found for word in words if (found := model.instead(place, word)) is not None), None)
 
 
 def _unreached(seating: Seating, widely: Exploration) -> Iterator[Finding]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypedDict, Unpack
+
+import msgspec
 
 from antiphon.core.codec import Malformed, check_json, copied
 from antiphon.core.envelope import Envelope, Priority
@@ -38,8 +40,7 @@ class SendOptions(TypedDict, total=False):
 KNOWN_OPTIONS = SendOptions.__optional_keys__
 
 
-@dataclass(eq=False, repr=False)
-class Channel:
+class Channel(msgspec.Struct, eq=False, weakref=True):
     """A handle: everything said through it is said by the participant that holds it."""
 
     _desk: Desk

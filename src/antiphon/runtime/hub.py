@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import cast, get_args
+
+import msgspec
 
 from antiphon.agents.declaration import Declaration
 from antiphon.core.envelope import Envelope
@@ -67,8 +68,7 @@ class Opening:
             await self._hub.close()
 
 
-@dataclass(eq=False, repr=False)
-class Hub:
+class Hub(msgspec.Struct, eq=False, weakref=True):
     """Registers participants, opens channels, and lets nothing acknowledged be lost."""
 
     _desk: Desk
