@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import flat, throughput, turns
+from bench import flat, throughput, turns, workflow
 from bench.figures import Figure, table
 from tests.crash.kill import kill_again_and_again
 from tests.crash.turn_kill import kill_turns
@@ -47,8 +47,10 @@ SUITES = {
     "Stores keep their guarantees, damaged records hurt one channel, a second hub is refused": "tests/store",
     "Faults are refused, lifted and recovered from; controls fail as they must": "tests/faults",
     "Bad input is refused with a reason and leaves no trace": "tests/hub/test_bad_input.py",
-    "A crash at every write of a turn tells the same story; takeover, doubt, poison": "tests/engines",
-    "Whatever goes wrong in a turn, its channel comes to a named state": "tests/runtime",
+    "A crash at every write of a turn or workflow tells the same story; takeover, doubt, poison": "tests/engines",
+    "Whatever goes wrong in a turn, its channel comes to a named state; words put in; forks": "tests/runtime",
+    "Of 10,000 random graphs those without a warning end by a rule; planted faults are found": "tests/orchestration",
+    "Workflows do what their documentation says": "tests/acceptance",
     "A stopped owner that wakes up late is fenced": "tests/crash/test_zombie.py",
     "Three minutes of hard use give everything back": "tests/crash/test_soak.py",
 }
@@ -196,6 +198,7 @@ def main() -> int:
         lambda: figures.extend(throughput.figures()),
         lambda: figures.extend(flat.figures()),
         lambda: figures.extend(turns.figures()),
+        lambda: figures.extend(workflow.figures()),
         lambda: lines.append(killing()),
         lambda: lines.extend(turn_killing()),
         lambda: lines.extend(power()),

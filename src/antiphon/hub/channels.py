@@ -64,11 +64,11 @@ class Channels:
 
     async def settled(self) -> None:
         """Wait until no channel has anything left to admit. Who waits for the end of a turn is told not to."""
-        for live in list(self._live.values()):
-            live.give_up(UsageError("the hub was closed before this could be said; nothing of it was recorded"))
         while busy := [live for live in list(self._live.values()) if live.busy]:
             for live in busy:
                 await live.settled()
+        for live in list(self._live.values()):
+            live.give_up(UsageError("the hub was closed before this could be said; nothing of it was recorded"))
 
     def _keep(self, live: LiveChannel) -> LiveChannel:
         channel_id = live.state.channel_id

@@ -22,8 +22,8 @@ from antiphon.orchestration.wording import as_words, told_target
 if TYPE_CHECKING:
     from antiphon.orchestration.graph import TransitionGraph
 
-BUDGET = 20_000
-"""How many turns are looked at."""
+BUDGET = 200_000
+"""How many rules are asked in each of two walks."""
 LONGEST_TRACE = 12
 
 
@@ -48,20 +48,20 @@ def check_graph(
     return check_seated(graph, Seating(kinds, people, writers, tier, spectators=people))
 
 
-def check_seated(graph: TransitionGraph, seating: Seating) -> list[Finding]:
+def check_seated(graph: TransitionGraph, seating: Seating, *, budget: int = BUDGET) -> list[Finding]:
     """What is wrong with a graph in a channel of these."""
     strangers = list(_strangers(graph, seating))
     keys = list(_open_keys(graph, seating))
     if strangers:
         return [*strangers, *keys]
     model = Model(graph, seating)
-    widely = Exploration(model, clearing=True, budget=BUDGET)
-    narrowly = Exploration(model, clearing=False, budget=BUDGET)
+    widely = Exploration(model, clearing=True, budget=budget)
+    narrowly = Exploration(model, clearing=False, budget=budget)
     return [
         *_dead_rules(model, widely),
         *_unreached(seating, widely),
         *_endless(model, widely, narrowly),
-        *_capped(graph, narrowly),
+        *_capped(model, narrowly),
         *_racing(model, widely),
         *keys,
         *_unexplored(widely, narrowly),
@@ -174,10 +174,12 @@ def _step(model: Model, node: Node, move: Move) -> str:
     return f"{move.speaker} ({', '.join(did)})" if did else move.speaker
 
 
-def _capped(graph: TransitionGraph, narrowly: Exploration) -> Iterator[Finding]:
-    shortest = narrowly.distance_to_end()
-    if graph.max_turns is not None and shortest is not None and narrowly.complete and shortest > graph.max_turns:
-        message = f"max_turns is {graph.max_turns}, but the shortest way to an end takes {shortest} turns"
+def _capped(model: Model, narrowly: Exploration) -> Iterator[Finding]:
+    cap, shortest = model.graph.max_turns, narrowly.distance_to_end()
+    if cap is None or shortest is None or model.people or not narrowly.complete:
+        return
+    if shortest > cap:
+        message = f"max_turns is {cap}, but the shortest way to an end takes {shortest} turns"
         yield _warning("cap_before_end", message)
 
 
@@ -200,7 +202,7 @@ def _differs(model: Model, node: Node) -> bool:
 
 def _unexplored(widely: Exploration, narrowly: Exploration) -> Iterator[Finding]:
     if not (widely.complete and narrowly.complete):
-        message = f"it has more than {BUDGET} situations; those beyond were not looked at"
+        message = "it has too many situations to look at all of them; those beyond were not looked at"
         yield _warning("not_explored", message)
 
 

@@ -106,10 +106,15 @@ def tools_of(conditions: Iterable[TransitionCondition]) -> tuple[str, ...]:
 
 def oracles_of(conditions: Iterable[TransitionCondition]) -> list[Oracle]:
     """Every way in which the conditions that cannot be looked into may answer; of very many, a few."""
-    opaque = [leaf for each in conditions for leaf in leaves(each) if not CONDITIONS.is_built_in(type(leaf))]
-    if len(opaque) <= MOST_ORACLES:
-        bits: Iterable[tuple[bool, ...]] = product((False, True), repeat=len(opaque))
+    groups: list[list[TransitionCondition]] = []
+    for leaf in (leaf for each in conditions for leaf in leaves(each)):
+        if not CONDITIONS.is_built_in(type(leaf)):
+            equals = next((group for group in groups if type(group[0]) is type(leaf) and group[0] == leaf), None)
+            groups.append([leaf]) if equals is None else equals.append(leaf)
+    count = len(groups)
+    if count <= MOST_ORACLES:
+        bits: Iterable[tuple[bool, ...]] = product((False, True), repeat=count)
     else:
-        alone = [tuple(place == chosen for place in range(len(opaque))) for chosen in range(len(opaque))]
-        bits = [(False,) * len(opaque), *alone, (True,) * len(opaque)]
-    return [{id(leaf): bit for leaf, bit in zip(opaque, each, strict=True)} for each in bits]
+        alone = [tuple(place == chosen for place in range(count)) for chosen in range(count)]
+        bits = [(False,) * count, *alone, (True,) * count]
+    return [{id(leaf): bit for group, bit in zip(groups, each, strict=True) for leaf in group} for each in bits]

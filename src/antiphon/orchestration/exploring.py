@@ -65,6 +65,10 @@ class Model:
     def __init__(self, graph: TransitionGraph, seating: Seating) -> None:
         self.graph, self.seating = graph, seating
         self.table = Table(graph)
+        self.effort = 0
+        """How many rules have been asked so far."""
+        self._participants = dict(seating.kinds)
+        self._rules = {rule.place: rule for rule in self.table.rules}
         conditions = [rule.when for rule in graph.transitions]
         fixed = {key for key, names in (seating.writers or {}).items() if not names}
         self.domains: list[Domain] = [
@@ -74,9 +78,10 @@ class Model:
         self._tools: tuple[str | None, ...] = (None, *tools_of(conditions))
         self._oracles = oracles_of(conditions)
         self._known: dict[Word, list[Move]] = {}
-        self._people = tuple(
+        self.people = tuple(
             name for name, kind in seating.kinds.items() if kind == "human" or name in seating.interjectors
         )
+        """Those who may put in a word."""
 
     @property
     def start(self) -> Node:
@@ -92,18 +97,15 @@ class Model:
         """How the turn may go on when it ends with this context; also by a word that somebody puts in."""
         for speaker in node.holders:
             yield from self._after(Word(speaker, values, node.spent))
-        for person in self._people:
+        for person in self.people:
             if person not in node.holders:
                 yield from self._after(Word(person, values, node.spent, node.holders))
 
     def after(self, node: Node, move: Move) -> Node:
         """Where a move leads."""
         rule = move.rule
-        spent = node.spent | {rule} if rule is not None and self._rule(rule).once else node.spent
+        spent = node.spent | {rule} if rule is not None and self._rules[rule].once else node.spent
         return Node(move.to, move.values, spent)
-
-    def _rule(self, place: int) -> Rule:
-        return next(rule for rule in self.table.rules if rule.place == place)
 
     def _after(self, word: Word) -> list[Move]:
         known = self._known.get(word)
@@ -131,8 +133,8 @@ class Model:
         pairs = zip(self.domains, word.values, strict=True)
         context = {domain.key: domain.values[value] for domain, value in pairs if value}
         return State(
-            participants=dict(self.seating.kinds),
-            creator_id=next(iter(self.seating.kinds)),
+            participants=self._participants,
+            creator_id=next(iter(self._participants)),
             ordered=True,
             status="active",
             speakers=word.holders or (),
@@ -145,13 +147,14 @@ class Model:
     def _first_match(self, state: State, envelope: Envelope, *, spent: frozenset[int], oracle: Oracle) -> Rule | None:
         """The rule that decides."""
         for rule in self.table.candidates(envelope.sender_id):
+            self.effort += 1
             if said_to_hold(rule.when, state, envelope, spent=rule.place in spent, oracle=oracle):
                 return rule
         return None
 
     def instead(self, place: int, word: Word) -> int | None:
         """The rule that decides on this word although the one at this place would have matched as well."""
-        rule, state = self._rule(place), self._situation(word)
+        rule, state = self._rules[place], self._situation(word)
         for tool, oracle in product(self._tools, self._oracles):
             envelope = _packet(word.speaker, tool)
             if said_to_hold(rule.when, state, envelope, spent=place in word.spent, oracle=oracle):
@@ -210,7 +213,7 @@ class Exploration:
         self._last: list[Node] = []
         """The nodes from which one turn leads to an end."""
         self._unseen: list[Node] = []
-        self._explore(budget)
+        self._explore(model.effort + budget)
         self.can_end = self._backwards()
         """The nodes from which an end can be reached, or from which nobody looked any further."""
 
@@ -218,16 +221,16 @@ class Exploration:
     def complete(self) -> bool:
         return not self._unseen
 
-    def _explore(self, budget: int) -> None:
+    def _explore(self, most: int) -> None:
         line = deque(self.came_by)
         while line:
             node = line.popleft()
             self.held.update(node.holders)
             for values in self._model.later(node.values, clearing=self._clearing):
-                if budget <= 0:
+                if self._model.effort >= most:
                     self._unseen.append(node)
                     break
-                budget -= 1
+                self._model.effort += 1
                 line.extend(self._follow(node, values))
 
     def _follow(self, node: Node, values: Values) -> Iterator[Node]:
@@ -261,13 +264,10 @@ class Exploration:
         return found
 
     def distance_to_end(self) -> int | None:
-        """How many turns the shortest way from the start to an end takes; None if there is none."""
+        """How many steps at least the way from the start to an end takes; None if there is none."""
         ends = set(self._last)
-        far = {self._model.start: 1}
-        for node, came in self.came_by.items():
-            if came is not None:
-                far[node] = far[came[0]] + len(came[0].holders)
-        return min((far[node] + len(node.holders) - 1 for node in far if node in ends), default=None)
+        nearest = next((node for node in self.came_by if node in ends), None)
+        return None if nearest is None else len(self.path_to(nearest)) + 1
 
     def path_to(self, node: Node) -> Sequence[tuple[Node, Move]]:
         """The shortest way from the start."""

@@ -27,6 +27,8 @@ from antiphon.orchestration.graph import TransitionGraph
 from antiphon.orchestration.table import Table
 
 MAX_TURNS = "max_turns"
+OPENING_BUDGET = 50_000
+"""A channel is opened while others wait, so its graph is looked through less far than by `check`."""
 
 
 class Workflow:
@@ -87,7 +89,7 @@ class Workflow:
 @lru_cache(maxsize=256)
 def _checked(graph: bytes, seating: bytes) -> tuple[Finding, ...]:
     """Many channels are opened with one graph; it is looked through once."""
-    return tuple(check_seated(TransitionGraph.loads(graph), from_json(seating, Seating)))
+    return tuple(check_seated(TransitionGraph.loads(graph), from_json(seating, Seating), budget=OPENING_BUDGET))
 
 
 def _routed(envelope: Envelope) -> Decision | None:
