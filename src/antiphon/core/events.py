@@ -61,6 +61,10 @@ SENDABLE = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
 Json = dict[str, object]
 
 
+ASIDE = "aside"
+"""A field of what is said: true if it is a word put in by somebody who has the turn, and does not use it up."""
+
+
 class Text(msgspec.Struct, frozen=True):
     """Somebody said something in plain words."""
 

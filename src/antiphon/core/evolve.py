@@ -16,8 +16,10 @@ from msgspec.structs import replace
 from antiphon.core.codec import copied
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.events import (
+    ASIDE,
     EV_CALL_CONFLICTED,
     EV_CALL_STARTED,
+    NO_ROUTING,
     Acknowledged,
     Assigned,
     CallCleared,
@@ -55,7 +57,7 @@ def evolve(state: State, envelope: Envelope) -> State:
         return replace(state, sequence=envelope.sequence, updated_at=at)
     event = event_of(envelope)
     if isinstance(event, Text):
-        return _spoken(_grounded(state, envelope) if state.hops else state, envelope)
+        return _spoken(_grounded(state, envelope), envelope)
     active = state.active_at if envelope.sender_id == HUB else at
     return _moved(replace(state, sequence=envelope.sequence, updated_at=at, active_at=active), envelope, event)
 
@@ -129,7 +131,7 @@ def _expiry(at: str, ttl: float | None) -> str:
 def _spoken(state: State, envelope: Envelope) -> State:
     speaker, at = envelope.sender_id, envelope.created_at
     active = state.active_at if speaker == HUB else at
-    if state.ordered and speaker not in state.speakers:
+    if _is_put_in(state, envelope):
         return replace(
             state,
             sequence=envelope.sequence,
@@ -154,17 +156,29 @@ def _spoken(state: State, envelope: Envelope) -> State:
     return _answered(spoken, envelope) if state.owed or state.unattended or state.paused else spoken
 
 
+def _is_put_in(state: State, envelope: Envelope) -> bool:
+    """Whether this is said out of turn, or beside it."""
+    return state.ordered and (envelope.sender_id not in state.speakers or envelope.event_data.get(ASIDE) is True)
+
+
 def _grounded(state: State, envelope: Envelope) -> State:
-    """Somebody who is no agent has spoken, which ends a chain of handoffs."""
-    return state if state.participants.get(envelope.sender_id) == "agent" else replace(state, hops=0)
+    """Somebody has spoken without handing the turn on. If that was no agent, it ends a chain of handoffs."""
+    if state.routing is not NO_ROUTING or state.stays:
+        state = replace(state, routing=NO_ROUTING, stays=0)
+    if not state.hops or state.participants.get(envelope.sender_id) == "agent":
+        return state
+    return replace(state, hops=0)
 
 
 def _hopped(state: State, envelope: Envelope, routing: Routing) -> State:
-    """The state with one more handoff, if this is one that somebody else is given."""
+    """The state with one more handoff, if this is one."""
     target = routing.target
-    if target is None or routing.rejected or routing.finish is not None or target not in state.participants:
-        return _grounded(state, envelope)
-    return state if target == envelope.sender_id else replace(state, hops=state.hops + 1)
+    possible = target in state.participants and not routing.rejected and routing.finish is None
+    if not possible or _is_put_in(state, envelope):
+        return replace(_grounded(state, envelope), routing=routing)
+    if target == envelope.sender_id:
+        return replace(state, stays=state.stays + 1, routing=routing)
+    return replace(state, hops=state.hops + 1, stays=0, routing=routing)
 
 
 def _answered(state: State, envelope: Envelope) -> State:

@@ -15,11 +15,9 @@ from antiphon.core.codec import same
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.events import (
     EV_CHANNEL_CLOSED,
-    EV_CHANNEL_OPENED,
     EV_CHANNEL_PAUSED,
     EV_RULE_FAILED,
     EV_TURN_ASSIGNED,
-    EV_TURN_FAILED,
     Json,
     Opened,
     Packet,
@@ -29,7 +27,7 @@ from antiphon.core.events import (
 from antiphon.core.laws import Laws
 from antiphon.core.step import consequences
 
-DECISIONS = frozenset({EV_TURN_ASSIGNED, EV_CHANNEL_CLOSED, EV_CHANNEL_PAUSED, EV_CHANNEL_OPENED, EV_TURN_FAILED})
+DECISIONS = frozenset({EV_TURN_ASSIGNED, EV_CHANNEL_CLOSED, EV_CHANNEL_PAUSED})
 WORDS = frozenset({"reason"})
 """What only explains a decision, and is no difference if it is the same otherwise."""
 
@@ -70,12 +68,14 @@ def replayed(log: Iterable[Envelope], laws: Laws) -> Replay:
 
 
 def _recorded(envelope: Envelope, following: Iterable[Envelope]) -> Iterator[tuple[str, Json]]:
-    """What was decided because of an envelope: it stands right behind it, with what went wrong on the way."""
+    """What the rules decided because of an envelope: it stands right behind it, with what went wrong on the way."""
     for each in following:
-        if each.sender_id != HUB or each.causation_id != envelope.envelope_id:
+        if each.sender_id != HUB or each.causation_id != envelope.envelope_id or each.event_data.get("by"):
             return
         if each.event_type in DECISIONS:
             yield _told(each)
+        elif each.event_type != EV_RULE_FAILED:
+            return
 
 
 def _told(envelope: Envelope) -> tuple[str, Json]:

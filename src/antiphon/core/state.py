@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from antiphon.core.codec import copied
-from antiphon.core.events import Json
+from antiphon.core.events import NO_ROUTING, Json, Routing
 from antiphon.core.instants import NEVER, Instant
 
 Status = Literal["invited", "active", "closed", "expired", "quarantined"]
@@ -74,6 +74,10 @@ class State(msgspec.Struct, frozen=True):
     """The rules that have given somebody the turn, by their places in the table."""
     hops: int = 0
     """How many handoffs have followed each other since a person or code last spoke."""
+    stays: int = 0
+    """How often in a row the turn was handed to whoever had it."""
+    routing: Routing = NO_ROUTING
+    """Where the last packet wanted to go."""
     last_speaker_id: str | None = None
     last_envelope_id: str | None = None
     interjected: bool = False

@@ -32,6 +32,7 @@ from antiphon.core.events import (
     Rejected,
     Text,
     Violated,
+    data_of,
     event_of,
 )
 from antiphon.core.guard import Deny, Later
@@ -119,8 +120,8 @@ def consequences(laws: Laws, fold: Fold, envelope: Envelope) -> tuple[Envelope, 
         return ()
     cause, state = envelope.envelope_id, fold.state
     match event_of(envelope):
-        case Text() | Packet() if _others_owe(state):
-            return ()
+        case Text() | Packet() as said if _others_owe(state):
+            return _ended_by(laws.decide(fold, envelope), cause) if _finishes(said) else ()
         case Text() | Packet() | Opened():
             return _carried_out(_refreshed(laws.decide(fold, envelope), state), state, envelope)
         case Created() | Acknowledged() if not state.awaiting and state.status == "invited":
@@ -142,6 +143,15 @@ def consequences(laws: Laws, fold: Fold, envelope: Envelope) -> tuple[Envelope, 
 def _others_owe(state: State) -> bool:
     """Whether somebody else who was given the turn has yet to speak, so that the rules are not read again."""
     return state.ordered and bool(state.speakers) and not state.interjected
+
+
+def _finishes(said: Text | Packet) -> bool:
+    return isinstance(said, Packet) and said.routing.finish is not None
+
+
+def _ended_by(decision: Decision, cause: str) -> tuple[Envelope, ...]:
+    """Whoever says that there is nothing left to do ends the channel for the others who have the turn too."""
+    return (_closing(decision.reason, cause),) if isinstance(decision, Close) else ()
 
 
 def _refreshed(decision: Decision, state: State) -> Decision:
@@ -232,7 +242,7 @@ def _stand_in(state: State, speaker: str) -> Envelope:
         speaker,
         None,
         EV_PACKET,
-        {"body": ""},
+        {"body": "", "routing": data_of(state.routing)},
         sequence=state.sequence,
         created_at=state.updated_at,
     )

@@ -6,6 +6,7 @@ A target is a value like a condition is. It is asked after the fact: the state i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar, cast
 
 import msgspec
@@ -19,7 +20,8 @@ from antiphon.core.state import State
 from antiphon.core.words import shown
 
 
-class TransitionDecision(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class TransitionDecision:
     """Who speaks next; None if the channel ends, with the reason."""
 
     next_speaker: str | None

@@ -100,9 +100,8 @@ def ended(fold: Fold, work: Work, ending: Ending, *, laws: Laws, at: Instant, ne
         batch.extend(spoken.batch)
         fold = spoken.fold
     if ending.close is not None and not fold.state.ended:
-        closing = said_by_hub(
-            EV_CHANNEL_CLOSED, {"reason": ending.close}, cause=batch[-1].envelope_id if batch else None
-        )
+        data: Json = {"reason": ending.close, "by": ending.said[-1].sender_id}
+        closing = said_by_hub(EV_CHANNEL_CLOSED, data, cause=batch[-1].envelope_id if batch else None)
         closed = record(fold, closing, laws=laws, at=at, new_id=new_id)
         batch.extend(closed.batch)
         fold = closed.fold

@@ -9,7 +9,7 @@ from antiphon.agents.results import Handoff
 from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Json, Routing, data_of
 from antiphon.core.rules import Shows
 from antiphon.core.views import FullTranscript, NamedTranscript, View
-from antiphon.guards.handoffs import HandoffLimit
+from antiphon.guards.handoffs import OTHERS, HandoffLimit
 from antiphon.hub.live import LiveChannel
 
 
@@ -37,9 +37,10 @@ def refusing(live: LiveChannel, speaker: str) -> Callable[[Handoff], str | None]
         if handoff.target not in state.participants:
             known = ", ".join(state.participants)
             return f"Nobody called {handoff.target!r} takes part here; there are: {known}."
-        if limit.refusal(state, speaker, handoff.target) is not None:
-            return f"There have been {state.hops} handoffs in a row, which is the limit; answer yourself."
-        return None
+        why = limit.refusal(state, speaker, handoff.target)
+        if why == OTHERS:
+            return "Others have the turn together with you, so that you cannot give it away; answer yourself."
+        return None if why is None else f"There have been {limit.most} handoffs in a row, the limit; answer yourself."
 
     return refusal
 

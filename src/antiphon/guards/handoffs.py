@@ -13,10 +13,14 @@ from antiphon.core.guard import ALLOW, Change, Verdict
 from antiphon.core.state import State
 
 MOST_HOPS = 5
+OTHERS = "others_have_the_turn"
 
 
 class HandoffLimit(msgspec.Struct, frozen=True):
-    """A handoff goes to a participant, and only so many follow each other without a person or code speaking."""
+    """A handoff goes to a participant, and only so many follow each other without a person or code speaking.
+
+    Where several have the turn at once, only the last of them to answer can hand it on.
+    """
 
     name: ClassVar[str] = "hop_limit"
     most: int = MOST_HOPS
@@ -35,7 +39,9 @@ class HandoffLimit(msgspec.Struct, frozen=True):
         """Why the speaker cannot hand the turn to this target; None if it can."""
         if target not in state.participants:
             return "not_a_participant"
-        if target != speaker and state.hops >= self.most:
+        if speaker in state.speakers and len(state.speakers) > 1:
+            return OTHERS
+        if (state.stays if target == speaker else state.hops) >= self.most:
             return f"hop_limit:{self.most}"
         return None
 

@@ -18,10 +18,8 @@ from contextlib import suppress
 
 import msgspec
 
-from antiphon.core.codec import same
 from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError
-from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.laws import Fold, Laws
@@ -32,7 +30,7 @@ from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
 from antiphon.hub.planning import Round
 from antiphon.hub.recent import Recent
-from antiphon.hub.request import Plan, Request, nothing
+from antiphon.hub.request import Plan, Request, nothing, repeated
 from antiphon.hub.waiting import Waiting
 from antiphon.store.protocol import Snapshot, Store
 
@@ -365,18 +363,6 @@ async def check_whole(store: Store, fold: Fold) -> None:
     head = await store.head(channel_id)
     if head < known:
         raise LogCorrupt(channel_id, head + 1, f"the log ends here, but went on to {known} before")
-
-
-def repeated(draft: Envelope, first: Envelope) -> Envelope | Deny:
-    """The first envelope of this id, if the draft says the same."""
-    equal = (
-        draft.sender_id == first.sender_id
-        and draft.event_type == first.event_type
-        and same(draft.event_data, first.event_data)
-        and draft.audience == first.audience
-        and draft.causation_id == first.causation_id
-    )
-    return first if equal else Deny("conflict", "this message_id was used before with other content")
 
 
 def _to_do(owed: Sequence[Turn]) -> list[tuple[str, bool]]:

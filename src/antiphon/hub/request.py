@@ -8,8 +8,10 @@ from copy import copy
 
 import msgspec
 
+from antiphon.core.codec import same
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, Denied
+from antiphon.core.events import ASIDE, Json
 from antiphon.core.guard import Deny, Later
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
@@ -65,3 +67,24 @@ class Request(msgspec.Struct, eq=False):
 
 def nothing(fold: Fold, laws: Laws, at: Instant) -> None:
     """A plan that wants nothing but its turn."""
+
+
+def repeated(draft: Envelope, first: Envelope) -> Envelope | Deny:
+    """The first envelope of this id, if the draft says the same."""
+    equal = (
+        draft.sender_id == first.sender_id
+        and draft.event_type == first.event_type
+        and same(draft.event_data, _as_asked(draft.event_data, first.event_data))
+        and draft.audience == first.audience
+        and draft.causation_id == first.causation_id
+    )
+    return first if equal else Deny("conflict", "this message_id was used before with other content")
+
+
+def _as_asked(asked: Json, recorded: Json) -> Json:
+    """What was recorded, without what the hub noted on it: that it was put in, or that its handoff was refused."""
+    plain = {key: value for key, value in recorded.items() if key != ASIDE or ASIDE in asked}
+    routing, wanted = plain.get("routing"), asked.get("routing")
+    if isinstance(routing, dict) and isinstance(wanted, dict) and "rejected" not in wanted:
+        plain["routing"] = {key: value for key, value in routing.items() if key != "rejected"}
+    return plain

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from antiphon.orchestration.graph import TransitionGraph
 
 ANYBODY = "anybody"
-UNSAFE = {'"': "#quot;", "<": "#lt;", ">": "#gt;", "|": "#124;", "\\": "#92;", "`": "#96;", "\n": " ", "\r": " "}
+ENTITIES = {"#": "35", '"': "quot", "<": "lt", ">": "gt", "|": "124", "\\": "92", "`": "96"}
 
 
 def mermaid(graph: TransitionGraph) -> str:
@@ -105,4 +105,5 @@ def _label(condition: TransitionCondition, *, alone: bool) -> str:
 
 
 def _safe(text: str) -> str:
-    return "".join(UNSAFE.get(character, character) for character in text)
+    plain = " ".join(text.splitlines())
+    return "".join(f"#{ENTITIES[character]};" if character in ENTITIES else character for character in plain)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
-
-import msgspec
-from msgspec.structs import force_setattr
 
 from antiphon.core.conditions import CONDITIONS, Always, FromSpeaker, Once, TransitionCondition, inner_of
 from antiphon.core.errors import RulesInvalid
@@ -33,7 +31,8 @@ RULE_FIELDS = ("when", "then", "priority")
 VOCABULARY = Vocabulary(cast(Names[object], CONDITIONS), cast(Names[object], TARGETS))
 
 
-class Transition(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Transition:
     """When the condition matches what was just said, then the target gets the turn."""
 
     when: TransitionCondition
@@ -49,7 +48,8 @@ class Transition(msgspec.Struct, frozen=True):
         _check_inside(self.when, 0)
 
 
-class TransitionGraph(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class TransitionGraph:
     """Who speaks first, the rules for what follows, what happens if none matches, and after how many turns it ends."""
 
     initial_speaker: str
@@ -69,7 +69,7 @@ class TransitionGraph(msgspec.Struct, frozen=True):
         turns: object = self.max_turns
         if turns is not None and (type(turns) is not int or not 0 < turns <= MOST_TURNS):
             raise RulesInvalid(f"max_turns is {shown(turns)}; give a number of turns, 1 or more, or None for no limit")
-        force_setattr(self, "transitions", tuple(rules))
+        object.__setattr__(self, "transitions", tuple(rules))
 
     @classmethod
     def sequence(cls, steps: Sequence[str]) -> TransitionGraph:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from inspect import isawaitable
 from weakref import WeakValueDictionary
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.nesting import Lane
+from antiphon.agents.nesting import Lane, taking
 from antiphon.core.draft import check_draft
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import (
@@ -22,8 +23,8 @@ from antiphon.core.errors import (
     UnknownChannel,
     UsageError,
 )
-from antiphon.core.events import EV_CHANNEL_CLOSED, Created
-from antiphon.core.guard import Deny
+from antiphon.core.events import ASIDE, EV_CHANNEL_CLOSED, Created
+from antiphon.core.guard import Deny, Later
 from antiphon.core.ids import CHANNEL_ID
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
@@ -174,15 +175,34 @@ class Desk:
         denial = check_draft(draft)
         if denial is not None:
             raise await self.audit.refusal(Denied(denial.reason, live.state.channel_id, denial.detail), draft)
+        self._check_own_turn(live, draft)
         again = draft if draft.envelope_id else None
+        waited = False
+
+        def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny | Later:
+            nonlocal waited
+            said = put_in(draft) if waited and draft.sender_id in fold.state.speakers else draft
+            outcome = step(fold, said, laws=laws, at=at, new_id=self.new_id)
+            waited = waited or isinstance(outcome, Later)
+            return outcome
+
         try:
-            envelope = await live.submit(
-                lambda fold, laws, at: step(fold, draft, laws=laws, at=at, new_id=self.new_id), draft.priority, again
-            )
+            envelope = await live.submit(plan, draft.priority, again)
         except Denied as denied:
             raise await self.audit.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
+
+    def _check_own_turn(self, live: LiveChannel, draft: Envelope) -> None:
+        """`UsageError` if a tool puts in a word that would wait for the end of the turn that waits for the tool."""
+        lane = taking.get()
+        if lane is None or lane[0] != live.state.channel_id:
+            return
+        if isinstance(live.laws.judge(live.fold, draft), Later):
+            raise UsageError(
+                f"{draft.sender_id!r} cannot put in a word from inside of a turn of {lane[1]!r} here: it would wait "
+                "for the end of that turn; return it from the tool, or send it when the turn is over"
+            )
 
     async def create(self, created: Created, channel_id: str = "") -> LiveChannel:
         """Record a new channel and its invitations, and ask those who decide on them."""
@@ -294,6 +314,11 @@ async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:
         return answer(invite, accepted=bool(accepted))
     except Exception as error:
         return answer(invite, accepted=False, reason=told(error))
+
+
+def put_in(draft: Envelope) -> Envelope:
+    """What somebody said while others had the turn, who has it now: it was said before, and does not use it up."""
+    return replace(draft, event_data={**draft.event_data, ASIDE: True})
 
 
 def _shut(status: str) -> Deny | None:
