@@ -1,6 +1,6 @@
 """Beside peers: the same work done by Antiphon, AG2, LangGraph and the OpenAI Agents SDK in one interleaved run.
 
-Four works. What each contender does for it, and what it syncs, is told in full at the head of its worker
+Five works. What each contender does for it, and what it syncs, is told in full at the head of its worker
 (`with_antiphon`, `with_ag2`, `with_langgraph`, `with_openai_agents`); setting up, importing and closing are outside the
 clock for everybody.
 
@@ -18,6 +18,12 @@ clock for everybody.
    does what the model is shown of the turns before: everything with LangGraph and the OpenAI SDK, all questions and
    answers with ours, the last ten of them with AG2. Each is what one gets without asking for anything else. Who reads
    everything again for each turn costs more with every turn, so a ratio holds for the number of turns it names.
+5. Round robin of four: texts of 200 characters by four participants, one after the other, in one channel. Nobody asks a
+   model; what is measured is that a text is taken from the one whose turn it is and from nobody else, kept, and
+   followed by the next turn. One round before the clock starts does not count. Nobody reads an inbox, so what is
+   delivered is what each does by itself: ours leaves a text in the log for whoever reads it, AG2 notifies the three
+   others and writes three cursors, LangGraph runs the next node of a ring and refuses nobody, for nobody else can
+   speak there. AG2's cost of a turn grows with the log, so here too a ratio holds for the number of turns it names.
 
 Where a peer's cost grows with the length of the log, its count is capped, and the table names the count: what it
 costs at the full count is more. All files are in the system's folder for temporary files; where that is a RAM disk,
@@ -119,12 +125,39 @@ def turns(in_memory: int, synced: int) -> Iterator[Match]:
     )
 
 
+def robins(in_memory: int, synced: int) -> Iterator[Match]:
+    """So many turns of four, in memory and synced."""
+
+    def by(worker: str, store: str) -> Entry:
+        return Entry(worker, store, "robin", in_memory if store == "memory" else synced)
+
+    yield Match(
+        f"round robin of four, {in_memory:,} turns, in memory",
+        "a turn",
+        (
+            (MEMORY, by("antiphon", "memory")),
+            ("AG2, memory", by("ag2", "memory")),
+            ("LangGraph, memory", by("langgraph", "memory")),
+        ),
+    )
+    yield Match(
+        f"round robin of four, {synced:,} turns, synced",
+        "a turn",
+        (
+            (SYNCED, by("antiphon", "synced")),
+            ("AG2, SQLite, synced", by("ag2", "sqlite")),
+            ("LangGraph, durability sync", by("langgraph", "sync")),
+        ),
+    )
+
+
 MATCHES = (
     *conversations(1_000),
     *conversations(10_000),
     *map(reopening, (1_000, 10_000, 100_000)),
     exchange(1_000),
     *turns(300, 100),
+    *robins(2_000, 400),
 )
 
 

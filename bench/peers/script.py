@@ -1,5 +1,7 @@
 """What is said in a turn, the same for everybody: a question, a call of one tool, what it returns, the answer.
 
+And who takes turns in a round robin.
+
 Standard library only, like `stopwatch`.
 """
 
@@ -11,6 +13,8 @@ ARGUMENTS = {"order": "7"}
 ANSWER = "It has three books."
 MESSAGES = 4
 """Of one turn."""
+TEAM = ("a", "b", "c", "d")
+"""In the order of their turns."""
 
 
 def question(number: int) -> str:

@@ -9,6 +9,9 @@ In turns, all four messages are kept: question and answer in the channel, the mo
 in the journal of the turn, which is what a turn that was cut off is gone on from. Each is synced before the next step
 is taken: some five syncs a turn. The model is shown every question and answer so far, and the calls of its own turn;
 those of earlier turns stay in the journal.
+
+In a round robin, four participants driven by code hold one workflow channel. A text and who is next are recorded as one
+batch: one sync a turn. It is for everybody, and stays in the log until somebody reads it, which nobody does here.
 """
 
 from __future__ import annotations
@@ -17,9 +20,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from antiphon import EV_TEXT, Agent, Channel, Envelope, Hub, Participant, Reply, Request, calls, says, tool
+from antiphon import (
+    EV_TEXT,
+    Agent,
+    Channel,
+    Envelope,
+    Hub,
+    Participant,
+    Reply,
+    Request,
+    TransitionGraph,
+    calls,
+    says,
+    tool,
+)
 from antiphon.store.sqlite import SqliteStore
-from bench.peers.script import ANSWER, ARGUMENTS, PROMPT, TOOL, found, question
+from bench.peers.script import ANSWER, ARGUMENTS, PROMPT, TEAM, TOOL, found, question
 from bench.peers.stopwatch import NOT_COUNTED, Asked, Heard, Stopwatch, asked, size_of
 
 TEXT, SHORT_TEXT = "x" * 200, "x" * 100
@@ -131,6 +147,28 @@ async def turns(want: Asked) -> None:
     watch.tell(want.count, stored=size_of(want.folder))
 
 
+async def robin(want: Asked) -> None:
+    """Four take turns in one channel, and a round before that does not count."""
+    hub = await opened(want.store, want.folder)
+    team = [await hub.register(name) for name in TEAM]
+    graph = TransitionGraph.round_robin(list(TEAM))
+    channel = await team[0].open(type="workflow", target=list(TEAM[1:]), knobs={"graph": graph.to_dict()})
+    held = [await participant.channel(channel.channel_id) for participant in team]
+
+    async def turns(count: int) -> None:
+        for number in range(count):
+            await held[number % len(TEAM)].send(TEXT)
+            await asyncio.sleep(0)
+
+    await turns(len(TEAM))
+    watch = Stopwatch()
+    await turns(want.count)
+    watch.stop()
+    assert channel.state.turn_count == len(TEAM) + want.count
+    await hub.close()
+    watch.tell(want.count, stored=size_of(want.folder))
+
+
 async def fill(want: Asked) -> None:
     """One open conversation of so many texts, said through the hub."""
     hub = await opened(want.store, want.folder)
@@ -156,7 +194,14 @@ async def reopen(want: Asked) -> None:
     watch.tell(1)
 
 
-WORKS = {"conversation": conversation, "exchange": exchange, "fill": fill, "reopen": reopen, "turns": turns}
+WORKS = {
+    "conversation": conversation,
+    "exchange": exchange,
+    "fill": fill,
+    "reopen": reopen,
+    "robin": robin,
+    "turns": turns,
+}
 
 if __name__ == "__main__":
     asyncio.run(WORKS[asked().work](asked()))

@@ -1,4 +1,4 @@
-"""LangGraph's worker: graphs over `add_messages`, kept by its SqliteSaver.
+"""LangGraph's worker: graphs over `add_messages`, and a ring without, kept by its SqliteSaver.
 
 The saver puts its file into write-ahead mode; synchronous is FULL, the default of SQLite: each of its commits is
 synced. An exchange is START → reply → END without a model: all variants invoke the graph once an exchange, one message
@@ -6,13 +6,18 @@ in and one out, on one thread. A turn is START → model → tools → model →
 through its synchronous interface, which is the cheaper one. All four messages are kept, in the state, of which a copy
 is stored with every step; a turn that was cut off can go on from the last one. The model is shown all of it.
 
+A round robin is a ring of four nodes, a → b → c → d → a, invoked once for all turns: a step is a turn, and the edge
+after the fourth leads to END when no turn is left. The state is the last text and how many turns are left, so each text
+is kept in what is stored of its step. That is its cheapest way: a state that held every text would be stored whole with
+every step. Nobody is notified of anything; the next node is run.
+
 - `sync`: durability `sync`, with which a step is stored before the next one begins. Its default, `async`, stores the
   same and costs about the same here, and promises less.
 - `exit`: durability `exit`: stored once, when the invocation ends, which is what is cheapest.
 - `delta`: durability `sync` over its DeltaChannel (beta), which stores what was added instead of everything.
-- `memory`: its InMemorySaver, durability `sync`; nothing is kept. For turns only.
+- `memory`: its InMemorySaver, durability `sync`; nothing is kept. For turns and round robins only.
 
-Turns know `memory` and `sync`, which is some nine syncs a turn.
+Turns know `memory` and `sync`, which is some nine syncs a turn, and so do round robins, which is two.
 """
 
 from __future__ import annotations
@@ -32,10 +37,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer, add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from bench.peers.script import ANSWER, ARGUMENTS, MESSAGES, PROMPT, TOOL, WHAT_IT_DOES, found, question
+from bench.peers.script import ANSWER, ARGUMENTS, MESSAGES, PROMPT, TEAM, TOOL, WHAT_IT_DOES, found, question
 from bench.peers.stopwatch import Asked, Stopwatch, asked, size_of
 
-TEXT = "x" * 100
+TEXT, SHORT_TEXT = "x" * 200, "x" * 100
 
 
 class Whole(TypedDict):
@@ -47,7 +52,7 @@ class Added(TypedDict):
 
 
 def reply(_: Whole | Added) -> dict[str, list[AIMessage]]:
-    return {"messages": [AIMessage(TEXT)]}
+    return {"messages": [AIMessage(SHORT_TEXT)]}
 
 
 def exchange(want: Asked) -> None:
@@ -64,7 +69,7 @@ def exchange(want: Asked) -> None:
         thread = {"configurable": {"thread_id": "one"}}
         watch = Stopwatch()
         for _ in range(want.count // 2):
-            said = app.invoke({"messages": [HumanMessage(TEXT)]}, thread, durability=durability)["messages"]
+            said = app.invoke({"messages": [HumanMessage(SHORT_TEXT)]}, thread, durability=durability)["messages"]
         watch.stop()
     assert len(said) == want.count
     watch.tell(want.count, stored=size_of(want.folder))
@@ -129,7 +134,45 @@ def turns(want: Asked) -> None:
     watch.tell(want.count, stored=size_of(want.folder))
 
 
-WORKS = {"exchange": exchange, "turns": turns}
+class Ring(TypedDict):
+    text: str
+    left: int
+
+
+def speak(state: Ring) -> Ring:
+    return {"text": TEXT, "left": state["left"] - 1}
+
+
+def ring() -> StateGraph:
+    """Four nodes, each after the other, until no turn is left."""
+    graph = StateGraph(Ring)
+    for name in TEAM:
+        graph.add_node(name, speak)
+    for name, after in itertools.pairwise((START, *TEAM)):
+        graph.add_edge(name, after)
+    graph.add_conditional_edges(TEAM[-1], lambda state: TEAM[0] if state["left"] else END, [TEAM[0], END])
+    return graph
+
+
+def robin(want: Asked) -> None:
+    """So many turns in one invocation, full rounds only; a round before that does not count."""
+    assert want.count % len(TEAM) == 0
+    with saver_for(want) as saver:
+        app = ring().compile(checkpointer=saver)
+        config = {"configurable": {"thread_id": "one"}, "recursion_limit": want.count + 10}
+
+        def turns(count: int) -> Ring:
+            return app.invoke({"text": "", "left": count}, config, durability="sync")
+
+        turns(len(TEAM))
+        watch = Stopwatch()
+        said = turns(want.count)
+        watch.stop()
+    assert said == {"text": TEXT, "left": 0}
+    watch.tell(want.count, stored=size_of(want.folder))
+
+
+WORKS = {"exchange": exchange, "robin": robin, "turns": turns}
 
 if __name__ == "__main__":
     WORKS[asked().work](asked())
