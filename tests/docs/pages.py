@@ -15,6 +15,7 @@ FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | 
 INLINE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+OUTPUT = ("text", "mermaid")
 
 
 class Snippet(NamedTuple):
@@ -34,7 +35,7 @@ def text_of(page: Path) -> str:
 
 
 def snippets(text: str) -> list[Snippet]:
-    """The Python of a page. A block of `text` right behind one is what that one prints."""
+    """The Python of a page. A block of `text` or `mermaid` right behind one is what that one prints."""
     fences = list(FENCE.finditer(text))
     found: list[Snippet] = []
     for fence, following in zip(fences, [*fences[1:], None], strict=False):
@@ -45,7 +46,7 @@ def snippets(text: str) -> list[Snippet]:
 
 
 def printed(text: str, fence: re.Match[str], following: re.Match[str] | None) -> str | None:
-    if following is None or following["language"] != "text":
+    if following is None or following["language"] not in OUTPUT:
         return None
     return None if text[fence.end() : following.start()].strip() else following["code"]
 

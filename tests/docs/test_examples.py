@@ -24,6 +24,15 @@ SHOWS = {
     "11_agents_discuss.py": "critic: I have heard dana, planner, dana, planner.",
     "12_streaming.py": "says: It rains, as ever. Take a coat.",
     "13_in_doubt.py": "secretary: Your letter is in the post.",
+    "14_pipeline.py": "closed: sequence_complete",
+    "15_star.py": "coordinator               Take the 8:25 on Saturday, and a coat.",
+    "16_feedback_loop.py": "closed: max_turns, after 7 turns",
+    "17_escalation.py": "support was shown: dana: Yes, with our apologies.",
+    "18_triage.py": "billing: Here is the invoice.",
+    "19_context_routing.py": "director is next: from intake and amount > 10000",
+    "20_redundant_workers.py": "the judge was shown: ['ada: 42', 'ben: 41', 'cleo: 42'",
+    "21_hierarchy.py": "lead: Here is your lamp.",
+    "22_coming_from_group_chat.py": "host: Then we are done.",
 }
 
 

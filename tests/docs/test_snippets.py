@@ -18,6 +18,8 @@ from textwrap import indent
 import pytest
 
 from antiphon import Hub
+from antiphon.core.conditions import CONDITIONS
+from antiphon.core.targets import TARGETS
 from antiphon.orchestration import lawbook
 from tests.docs.pages import DOCS, PAGES, Snippet, named, snippets, text_of
 
@@ -74,7 +76,8 @@ def in_one_function(pieces: list[Snippet]) -> str:
 @pytest.mark.parametrize("page", TO_BE_TRIED, ids=named)
 def test_page_runs_in_one_function(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lawbook, "_registered", {})  # as in a program of its own
+    for names in (lawbook, CONDITIONS, TARGETS):
+        monkeypatch.setattr(names, "_registered", {})  # as in a program of its own
     pieces = snippets(text_of(page))
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

@@ -64,6 +64,14 @@ def from_json(record: bytes, kind: type[T]) -> T:
         raise Malformed("malformed", f"not a {kind}: {error}") from error
 
 
+def parsed(text: str | bytes) -> Any:
+    """Plain data from JSON that somebody wrote; `Malformed` if it is none."""
+    try:
+        return msgspec.json.decode(text.encode() if isinstance(text, str) else text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Malformed("malformed", str(error)) from error
+
+
 def as_type(value: Any, kind: type[T]) -> T:
     """Plain data as a typed value; `Malformed` if it does not fit."""
     try:

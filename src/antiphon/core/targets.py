@@ -6,7 +6,6 @@ A target is a value like a condition is. It is asked after the fact: the state i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar, cast
 
 import msgspec
@@ -20,8 +19,7 @@ from antiphon.core.state import State
 from antiphon.core.words import shown
 
 
-@dataclass(frozen=True)
-class TransitionDecision:
+class TransitionDecision(msgspec.Struct, frozen=True):
     """Who speaks next; None if the channel ends, with the reason."""
 
     next_speaker: str | None

@@ -15,15 +15,16 @@ from antiphon.core.errors import RulesInvalid
 from antiphon.core.rules import Finding, Seating
 from antiphon.core.targets import named_in
 from antiphon.core.words import shown
-from antiphon.orchestration.domains import context_leaves
-from antiphon.orchestration.exploring import Exploration, Model, Move, Node, Word
+from antiphon.orchestration.board import Board, Holders, Move, Node
+from antiphon.orchestration.domains import Domain, context_leaves
+from antiphon.orchestration.exploring import Exploration
 from antiphon.orchestration.wording import as_words, told_target
 
 if TYPE_CHECKING:
     from antiphon.orchestration.graph import TransitionGraph
 
 BUDGET = 200_000
-"""How many rules are asked in each of two walks."""
+"""How many rules are asked."""
 LONGEST_TRACE = 12
 
 
@@ -54,17 +55,16 @@ def check_seated(graph: TransitionGraph, seating: Seating, *, budget: int = BUDG
     keys = list(_open_keys(graph, seating))
     if strangers:
         return [*strangers, *keys]
-    model = Model(graph, seating)
-    widely = Exploration(model, clearing=True, budget=budget)
-    narrowly = Exploration(model, clearing=False, budget=budget)
+    board = Board(graph, seating)
+    found = Exploration(board, budget=budget)
     return [
-        *_dead_rules(model, widely),
-        *_unreached(seating, widely),
-        *_endless(model, widely, narrowly),
-        *_capped(model, narrowly),
-        *_racing(model, widely),
+        *_dead_rules(board, found),
+        *_unreached(seating, found),
+        *_endless(board, found),
+        *_capped(board, found),
+        *_racing(board, found),
         *keys,
-        *_unexplored(widely, narrowly),
+        *_unexplored(found),
     ]
 
 
@@ -96,112 +96,120 @@ def _open_keys(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
             yield Finding(level, "key_without_writers", message)
 
 
-def _dead_rules(model: Model, widely: Exploration) -> Iterator[Finding]:
-    if not widely.complete:
+def _dead_rules(board: Board, found: Exploration) -> Iterator[Finding]:
+    if not found.complete:
         return
-    for rule in model.table.rules:
-        if rule.place not in widely.fired:
-            why = _why_dead(model, widely, rule.place)
+    for rule in board.table.rules:
+        if rule.place not in found.fired:
+            why = _why_dead(board, found, rule.place)
             yield _warning("dead_rule", f"transition {rule.place} ({as_words(rule.when)}) can never fire: {why}")
 
 
-def _why_dead(model: Model, widely: Exploration, place: int) -> str:
-    rule = next(rule for rule in model.table.rules if rule.place == place)
-    kinds = model.seating.kinds
+def _why_dead(board: Board, found: Exploration, place: int) -> str:
+    rule = next(rule for rule in board.table.rules if rule.place == place)
+    kinds = board.seating.kinds
     named = [leaf.agent_id for leaf in leaves(rule.when) if isinstance(leaf, FromSpeaker)]
     stranger = next((name for name in named if name not in kinds), None)
     if stranger is not None:
         return f"{stranger!r} is not a participant"
-    if rule.speakers is not None and not rule.speakers & widely.held:
+    if rule.speakers is not None and not rule.speakers & found.held:
         silent = ", ".join(sorted(rule.speakers)) or "nobody"
         return f"{silent} never speaks" if rule.speakers else "nobody is two speakers at once"
-    before = _first_instead(model, widely, place)
+    before = _first_instead(board, found, place)
     return "its condition never holds" if before is None else f"transition {before} always matches first"
 
 
-def _first_instead(model: Model, widely: Exploration, place: int) -> int | None:
+def _first_instead(board: Board, found: Exploration, place: int) -> int | None:
     """A rule that decides where this one would have matched as well."""
-    words = (
-        Word(speaker, values, node.spent)
-        for node in widely.came_by
-        for values in model.later(node.values, clearing=True)
-        for speaker in node.holders
-    )
-    return next((found for word in words if (found := model.instead(place, word)) is not None), None)
+    words = (word for node in found.came_by for word in board.words(node))
+    return next((first for word in words if (first := board.instead(place, word)) is not None), None)
 
 
-def _unreached(seating: Seating, widely: Exploration) -> Iterator[Finding]:
-    if not widely.complete:
+def _unreached(seating: Seating, found: Exploration) -> Iterator[Finding]:
+    if not found.complete:
         return
     for name in seating.kinds:
-        if name not in widely.held and name not in seating.spectators:
+        if name not in found.held and name not in seating.spectators:
             yield _warning("unreachable_participant", f"{name!r} never gets the turn")
 
 
-def _endless(model: Model, widely: Exploration, narrowly: Exploration) -> Iterator[Finding]:
-    if model.start not in widely.can_end:
-        cap = model.graph.max_turns
+def _endless(board: Board, found: Exploration) -> Iterator[Finding]:
+    if board.start not in found.could_end:
+        cap = board.graph.max_turns
         only = "only closing it, or its time to live, does" if cap is None else f"only max_turns, after {cap}, does"
         yield _warning("no_way_to_end", f"no rule ends the channel: {only}")
         return
-    trap = next((node for node in narrowly.came_by if node not in narrowly.can_end), None)
-    if trap is None:
+    traps = [node for node in found.came_by if node not in found.can_end]
+    if not traps:
         return
-    trace = _told(model, narrowly, trap)
-    if widely.cleared(trap) not in widely.can_end:
+    trap = next((node for node in traps if _is_stuck(board, found, node)), traps[0])
+    trace = _told(board, found, trap)
+    if trap not in found.could_end:
         yield _warning("no_way_to_end", f"once it has come this far, no rule ends the channel: {trace}")
         return
     advice = "put a rule that ends before it, wrap its condition in Once, or let somebody clear the variable"
     yield _warning("sticky_loop", f"the turn goes round for ever while the context stays as it is: {trace}; {advice}")
 
 
-def _told(model: Model, narrowly: Exploration, trap: Node) -> str:
+def _is_stuck(board: Board, found: Exploration, trap: Node) -> bool:
+    """Whether it is a value in the context that keeps the turn going round."""
+    return any(board.follows_context(node, move) for node, move in found.loop_from(trap))
+
+
+def _told(board: Board, found: Exploration, trap: Node) -> str:
     """The shortest way into a trap and once around, as a line."""
-    steps = [*narrowly.path_to(trap), *narrowly.loop_from(trap)]
+    steps = [*found.path_to(trap), *found.loop_from(trap)]
     if not steps:
         return trap.holders[0]
-    words = [_step(model, node, move) for node, move in steps[:LONGEST_TRACE]]
+    words = [_step(board, node, move) for node, move in steps[:LONGEST_TRACE]]
     return " → ".join([*words, " and ".join(steps[:LONGEST_TRACE][-1][1].to), "…"])
 
 
-def _step(model: Model, node: Node, move: Move) -> str:
+def _step(board: Board, node: Node, move: Move) -> str:
     changed = [
-        f"{domain.key} = {shown(domain.values[now])}" if now else f"{domain.key} cleared"
-        for domain, before, now in zip(model.domains, node.values, move.values, strict=True)
+        _written(domain, now)
+        for domain, before, now in zip(board.domains, node.values, move.values, strict=True)
         if before != now
     ]
     did = [*changed, *([f"calls {move.tool}"] if move.tool is not None else [])]
     return f"{move.speaker} ({', '.join(did)})" if did else move.speaker
 
 
-def _capped(model: Model, narrowly: Exploration) -> Iterator[Finding]:
-    cap, shortest = model.graph.max_turns, narrowly.distance_to_end()
-    if cap is None or shortest is None or model.people or not narrowly.complete:
+def _written(domain: Domain, value: int) -> str:
+    if value == domain.other:
+        return f"{domain.key} is something else"
+    return f"{domain.key} = {shown(domain.values[value])}" if value else f"{domain.key} cleared"
+
+
+def _capped(board: Board, found: Exploration) -> Iterator[Finding]:
+    cap, shortest = board.graph.max_turns, found.distance_to_end()
+    if cap is None or shortest is None or board.people or not found.complete:
         return
     if shortest > cap:
         message = f"max_turns is {cap}, but the shortest way to an end takes {shortest} turns"
         yield _warning("cap_before_end", message)
 
 
-def _racing(model: Model, widely: Exploration) -> Iterator[Finding]:
+def _racing(board: Board, found: Exploration) -> Iterator[Finding]:
     """Groups after which it depends on who answers last where the turn goes."""
     told: set[tuple[str, ...]] = set()
-    for node in widely.came_by:
-        if len(node.holders) > 1 and node.holders not in told and _differs(model, node):
+    for node in found.came_by:
+        if len(node.holders) > 1 and node.holders not in told and _differs(board, node):
             told.add(node.holders)
             names = ", ".join(node.holders)
             yield _warning("order_matters", f"after {names} at once, it depends on who answers last who comes next")
 
 
-def _differs(model: Model, node: Node) -> bool:
-    return any(
-        len({tuple(model.quietly(Word(speaker, values, node.spent))) for speaker in node.holders}) > 1
-        for values in model.later(node.values, clearing=True)
-    )
+def _differs(board: Board, node: Node) -> bool:
+    ways: dict[tuple[int, ...], set[tuple[Holders, ...]]] = {}
+    for word in board.words(node):
+        if word.holders is None:
+            ways.setdefault(word.values, set()).add(tuple(board.quietly(word)))
+    return any(len(each) > 1 for each in ways.values())
 
 
-def _unexplored(widely: Exploration, narrowly: Exploration) -> Iterator[Finding]:
-    if not (widely.complete and narrowly.complete):
+def _unexplored(found: Exploration) -> Iterator[Finding]:
+    if not found.complete:
         message = "it has too many situations to look at all of them; those beyond were not looked at"
         yield _warning("not_explored", message)
 

@@ -43,16 +43,13 @@ class Domain(msgspec.Struct, frozen=True):
     fixed: bool = False
     """Whether nobody may write it."""
 
-    def after(self, now: int, *, clearing: bool) -> Sequence[int]:
-        """The values that it may have later."""
-        if self.fixed:
-            return (now,)
-        everything = range(len(self.values))
-        if clearing or now == 0:
-            return everything
-        if now == self.other:
-            return everything[1:]
-        return [value for value in everything if value not in (0, self.other)]
+    def is_blank(self, value: int) -> bool:
+        """Whether no rule has ever named this value: it is unset, or something else."""
+        return value in (0, self.other)
+
+    def after(self, now: int) -> Sequence[int]:
+        """The values that it may have after the next word."""
+        return (now,) if self.fixed else range(len(self.values))
 
 
 def domain_of(key: str, conditions: Sequence[ContextLeaf], *, begins: object, fixed: bool) -> Domain:

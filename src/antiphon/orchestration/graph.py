@@ -7,12 +7,14 @@ Rule 3: what a graph says wrongly is a `RulesInvalid` that names the value, befo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
+import msgspec
+
+from antiphon.core.codec import Malformed, parsed
 from antiphon.core.conditions import CONDITIONS, Always, FromSpeaker, Once, TransitionCondition, inner_of
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.events import Json
@@ -31,8 +33,7 @@ RULE_FIELDS = ("when", "then", "priority")
 VOCABULARY = Vocabulary(cast(Names[object], CONDITIONS), cast(Names[object], TARGETS))
 
 
-@dataclass(frozen=True)
-class Transition:
+class Transition(msgspec.Struct, frozen=True):
     """When the condition matches what was just said, then the target gets the turn."""
 
     when: TransitionCondition
@@ -115,7 +116,7 @@ class TransitionGraph:
         return cls(
             cast(str, fields["initial_speaker"]),
             [_rule(rule, place) for place, rule in enumerate(rules)],
-            VOCABULARY.load(fields["default_target"], TARGETS),
+            _default(fields["default_target"]),
             cast("int | None", fields.get("max_turns")),
         )
 
@@ -138,6 +139,13 @@ class TransitionGraph:
         return mermaid(self)
 
 
+def _default(data: object) -> TransitionTarget:
+    try:
+        return VOCABULARY.load(data, TARGETS)
+    except RulesInvalid as error:
+        raise RulesInvalid(f"default_target: {error}") from error
+
+
 def _rule(data: object, place: int) -> Transition:
     fields = _dict(data, f"transition {place}", RULE_FIELDS)
     missing = next((field for field in RULE_FIELDS[:2] if field not in fields), None)
@@ -157,8 +165,8 @@ def _parsed(data: object) -> object:
     if not isinstance(data, str | bytes | bytearray):
         return data
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return parsed(bytes(data) if isinstance(data, bytearray) else data)
+    except Malformed as error:
         raise RulesInvalid(f"the graph is no JSON: {error}") from error
 
 

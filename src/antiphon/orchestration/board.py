@@ -1,0 +1,229 @@
+"""A table as a board on which the turn moves: who may speak, with what in the context, and where it goes then.
+
+Rule 1: a speaker may write any variable, call any tool that a rule names, or do nothing of it.
+Rule 2: who comes next is asked of the real conditions and targets, with a state made for the purpose.
+Rule 3: some writes are natural, others are not. To give a variable its first value is. To replace a value is if the
+        rule that decides then reads it; to replace or clear it only to be rid of it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from antiphon.core.conditions import AllOf, AnyOf, Not, Once, TransitionCondition
+from antiphon.core.envelope import Envelope
+from antiphon.core.events import EV_PACKET
+from antiphon.core.rules import Seating
+from antiphon.core.state import State
+from antiphon.core.targets import TARGETS, TransitionTarget
+from antiphon.orchestration.domains import Domain, Oracle, context_leaves, domain_of, oracles_of, tools_of
+from antiphon.orchestration.table import Rule, Table
+
+if TYPE_CHECKING:
+    from antiphon.orchestration.graph import TransitionGraph
+
+Holders = tuple[str, ...]
+Values = tuple[int, ...]
+"""Which value each context variable has."""
+END: Holders = ()
+
+
+class Node(msgspec.Struct, frozen=True):
+    """Who has the turn, what the context is, and which rules with `Once` have fired."""
+
+    holders: Holders
+    values: Values
+    spent: frozenset[int] = frozenset()
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One turn: who ended it, with which values and which tool, and the rule that decided."""
+
+    speaker: str
+    values: Values
+    tool: str | None
+    rule: int | None
+    to: Holders
+
+
+class Word(msgspec.Struct, frozen=True):
+    """Somebody has spoken: in turn, or while others have it."""
+
+    speaker: str
+    values: Values
+    spent: frozenset[int]
+    holders: Holders | None = None
+
+
+class Board:
+    """A graph among its participants."""
+
+    def __init__(self, graph: TransitionGraph, seating: Seating) -> None:
+        self.graph, self.seating = graph, seating
+        self.table = Table(graph)
+        self.effort = 0
+        """How many rules have been asked so far."""
+        self._participants = dict(seating.kinds)
+        self._rules = {rule.place: rule for rule in self.table.rules}
+        conditions = [rule.when for rule in graph.transitions]
+        fixed = {key for key, names in (seating.writers or {}).items() if not names}
+        self.domains: list[Domain] = [
+            domain_of(key, found, begins=seating.context_vars.get(key), fixed=key in fixed)
+            for key, found in context_leaves(conditions).items()
+        ]
+        self._tools: tuple[str | None, ...] = (None, *tools_of(conditions))
+        self._oracles = oracles_of(conditions)
+        self._keys = {rule.place: frozenset(context_leaves([rule.when])) for rule in self.table.rules}
+        """The variables that each rule reads."""
+        self._known: dict[Word, list[Move]] = {}
+        self.people = tuple(
+            name for name, kind in seating.kinds.items() if kind == "human" or name in seating.interjectors
+        )
+        """Those who may put in a word."""
+
+    @property
+    def start(self) -> Node:
+        return Node((self.graph.initial_speaker,), tuple(domain.start for domain in self.domains))
+
+    def words(self, node: Node) -> Iterator[Word]:
+        """Everything that may be said next; also by those who may put in a word."""
+        for speaker in node.holders:
+            for values in self._later(node.values):
+                yield Word(speaker, values, node.spent)
+        for person in self.people:
+            if person not in node.holders:
+                for values in self._later(node.values):
+                    yield Word(person, values, node.spent, node.holders)
+
+    def _later(self, values: Values) -> Iterator[Values]:
+        """What the context may be after the next word; what it is now comes first."""
+        yield values
+        ways = [domain.after(now) for domain, now in zip(self.domains, values, strict=True)]
+        yield from (way for way in product(*ways) if way != values)
+
+    def _may_write(self, speaker: str, key: str) -> bool:
+        writers = self.seating.writers
+        return writers is None or key not in writers or speaker in writers[key]
+
+    def is_natural(self, node: Node, move: Move) -> bool:
+        """Whether what was written in this move is what somebody would write, and not only possible."""
+        read = self._keys[move.rule] if move.rule is not None else frozenset()
+        return all(
+            (domain.is_blank(before) and now != 0)
+            or (domain.key in read and not domain.is_blank(now) and self._may_write(move.speaker, domain.key))
+            for domain, before, now in zip(self.domains, node.values, move.values, strict=True)
+            if before != now
+        )
+
+    def follows_context(self, node: Node, move: Move) -> bool:
+        """Whether the rule that decides reads a variable that has been given a value."""
+        read = self._keys[move.rule] if move.rule is not None else frozenset()
+        pairs = zip(self.domains, node.values, strict=True)
+        return any(domain.key in read and not domain.is_blank(value) for domain, value in pairs)
+
+    def quiet(self, node: Node) -> Iterator[Move]:
+        """How the turn goes on if nobody changes anything."""
+        for speaker in node.holders:
+            yield from self.moves(Word(speaker, node.values, node.spent))
+
+    def after(self, node: Node, move: Move) -> Node:
+        """Where a move leads."""
+        rule = move.rule
+        spent = node.spent | {rule} if rule is not None and self._rules[rule].once else node.spent
+        return Node(move.to, move.values, spent)
+
+    def moves(self, word: Word) -> list[Move]:
+        """Where the turn may go after this word."""
+        known = self._known.get(word)
+        if known is None:
+            known = self._known[word] = list(self._walk(word))
+        return known
+
+    def _walk(self, word: Word) -> Iterator[Move]:
+        seen: set[tuple[int | None, Holders]] = set()
+        state = self._situation(word)
+        for tool, oracle in product(self._tools, self._oracles):
+            envelope = _packet(word.speaker, tool)
+            rule = self._first_match(state, envelope, spent=word.spent, oracle=oracle)
+            if rule is None and word.holders is not None:
+                continue
+            target = self.graph.default_target if rule is None else rule.then
+            for to in self._resolved(target, state, envelope):
+                place = None if rule is None else rule.place
+                if (place, to) not in seen:
+                    seen.add((place, to))
+                    yield Move(word.speaker, word.values, tool, place, to)
+
+    def _situation(self, word: Word) -> State:
+        """A channel in which somebody has just spoken."""
+        pairs = zip(self.domains, word.values, strict=True)
+        context = {domain.key: domain.values[value] for domain, value in pairs if value}
+        return State(
+            participants=self._participants,
+            creator_id=next(iter(self._participants)),
+            ordered=True,
+            status="active",
+            speakers=word.holders or (),
+            interjected=word.holders is not None,
+            last_speaker_id=word.speaker,
+            turn_count=1,
+            context_vars=context,
+        )
+
+    def _first_match(self, state: State, envelope: Envelope, *, spent: frozenset[int], oracle: Oracle) -> Rule | None:
+        """The rule that decides."""
+        for rule in self.table.candidates(envelope.sender_id):
+            self.effort += 1
+            if said_to_hold(rule.when, state, envelope, spent=rule.place in spent, oracle=oracle):
+                return rule
+        return None
+
+    def instead(self, place: int, word: Word) -> int | None:
+        """The rule that decides on this word although the one at this place would have matched as well."""
+        rule, state = self._rules[place], self._situation(word)
+        for tool, oracle in product(self._tools, self._oracles):
+            envelope = _packet(word.speaker, tool)
+            if said_to_hold(rule.when, state, envelope, spent=place in word.spent, oracle=oracle):
+                first = self._first_match(state, envelope, spent=word.spent, oracle=oracle)
+                return None if first is None else first.place
+        return None
+
+    def quietly(self, word: Word) -> list[Holders]:
+        """Where the turn may go after this word, if no tool is called."""
+        return [move.to for move in self.moves(word) if move.tool is None]
+
+    def _resolved(self, target: TransitionTarget, state: State, envelope: Envelope) -> list[Holders]:
+        if not TARGETS.is_built_in(type(target)):
+            return [END, *((name,) for name in self.seating.kinds)]
+        decision = target.resolve(state, envelope)
+        if decision.next_speaker is None:
+            return [END]
+        return [decision.speakers or (decision.next_speaker,)]
+
+
+def said_to_hold(
+    condition: TransitionCondition, state: State, envelope: Envelope, *, spent: bool, oracle: Oracle
+) -> bool:
+    """Whether a condition holds, if those that cannot be looked into say what the oracle does."""
+    match condition:
+        case Once(inner):
+            return not spent and said_to_hold(inner, state, envelope, spent=spent, oracle=oracle)
+        case AllOf(parts):
+            return all(said_to_hold(part, state, envelope, spent=spent, oracle=oracle) for part in parts)
+        case AnyOf(parts):
+            return any(said_to_hold(part, state, envelope, spent=spent, oracle=oracle) for part in parts)
+        case Not(inner):
+            return not said_to_hold(inner, state, envelope, spent=spent, oracle=oracle)
+        case _ if id(condition) in oracle:
+            return oracle[id(condition)]
+        case _:
+            return condition.evaluate(state, envelope)
+
+
+def _packet(speaker: str, tool: str | None) -> Envelope:
+    routing = {} if tool is None else {"tool": tool}
+    return Envelope(sender_id=speaker, event_type=EV_PACKET, event_data={"body": "", "routing": routing})
