@@ -16,6 +16,8 @@ from antiphon.core.events import Json
 from antiphon.core.targets import named_in
 from antiphon.core.words import shown, told
 from antiphon.orchestration.graph import TransitionGraph
+from antiphon.orchestration.lawbook import laws_for
+from antiphon.orchestration.workflow import Workflow
 
 graph_argument = click.argument("path", metavar="GRAPH.json")
 rules_option = click.option(
@@ -53,6 +55,7 @@ def read_graph(path: str) -> GraphFile:
     knobs = data if "graph" in data else {"graph": data}
     try:
         graph = TransitionGraph.loads(knobs["graph"])
+        laws_for(Workflow.name, {knob: value for knob, value in knobs.items() if knob != "participants"})
     except RulesInvalid as error:
         raise RulesInvalid(f"{path}: {error}") from error
     named = knobs.get("participants")
@@ -63,7 +66,7 @@ def read_graph(path: str) -> GraphFile:
 def read_json(path: str) -> object:
     """What a JSON file holds; `-` is standard input."""
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise click.UsageError(f"there is no file {path!r}") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -7,13 +7,16 @@ Rule 3: values are compared as JSON has them: `True` is not 1, and 1 is 1.0.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import ClassVar, Protocol, TypeGuard, TypeVar, cast
 
 import msgspec
 from msgspec.structs import force_setattr
 
+from antiphon.core.codec import Malformed, check_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.events import EV_PACKET, Packet, event_of
@@ -44,16 +47,16 @@ class Condition(msgspec.Struct, frozen=True):
     """What every condition of ours can do: be joined with others by `&`, `|` and `~`."""
 
     def __and__(self, other: TransitionCondition) -> AllOf:
-        return AllOf([*_parts(self, AllOf), *_parts(other, AllOf)])
+        return AllOf(*_parts(self, AllOf), *_parts(other, AllOf))
 
     def __rand__(self, other: TransitionCondition) -> AllOf:
-        return AllOf([*_parts(other, AllOf), *_parts(self, AllOf)])
+        return AllOf(*_parts(other, AllOf), *_parts(self, AllOf))
 
     def __or__(self, other: TransitionCondition) -> AnyOf:
-        return AnyOf([*_parts(self, AnyOf), *_parts(other, AnyOf)])
+        return AnyOf(*_parts(self, AnyOf), *_parts(other, AnyOf))
 
     def __ror__(self, other: TransitionCondition) -> AnyOf:
-        return AnyOf([*_parts(other, AnyOf), *_parts(self, AnyOf)])
+        return AnyOf(*_parts(other, AnyOf), *_parts(self, AnyOf))
 
     def __invert__(self) -> Not:
         return Not(cast(TransitionCondition, self))
@@ -106,6 +109,7 @@ class ContextEquals(Condition, frozen=True):
 
     def __post_init__(self) -> None:
         check_word(self, "key", "the name of a context variable")
+        force_setattr(self, "value", _storable(self.name, self.value))
 
     def evaluate(self, state: State, envelope: Envelope) -> bool:
         return equal(state.context_vars.get(self.key), self.value)
@@ -122,7 +126,7 @@ class ContextIn(Condition, frozen=True):
         check_word(self, "key", "the name of a context variable")
         if not isinstance(self.values, list | tuple) or not self.values:
             raise RulesInvalid(f"values of context_in is {shown(self.values)}; give a list of at least one value")
-        force_setattr(self, "values", tuple(self.values))
+        force_setattr(self, "values", tuple(_storable(self.name, value) for value in self.values))
 
     def evaluate(self, state: State, envelope: Envelope) -> bool:
         value = state.context_vars.get(self.key)
@@ -146,36 +150,43 @@ class ContextThreshold(Condition, frozen=True):
             raise RulesInvalid(f"op of context_threshold is {shown(self.op)}; give one of {', '.join(COMPARISONS)}")
         if not is_number(self.value):
             raise RulesInvalid(f"value of context_threshold is {shown(self.value)}; give a number")
+        _storable(self.name, self.value)
 
     def evaluate(self, state: State, envelope: Envelope) -> bool:
         value = state.context_vars.get(self.key)
         return is_number(value) and COMPARISONS[self.op](value, self.value)
 
 
-class AllOf(Condition, frozen=True):
+@dataclass(frozen=True, init=False)
+class Joined:
+    """Several conditions as one: `AllOf(a, b)`, or `AllOf([a, b])`."""
+
+    name: ClassVar[str] = ""
+    conditions: tuple[TransitionCondition, ...]
+
+    def __init__(self, *given: TransitionCondition | Sequence[TransitionCondition], conditions: object = None) -> None:
+        one_list = len(given) == 1 and isinstance(given[0], list | tuple)
+        parts = conditions if conditions is not None else given[0] if one_list else given
+        object.__setattr__(self, "conditions", _checked(self.name, parts))
+
+    __and__, __rand__ = Condition.__and__, Condition.__rand__
+    __or__, __ror__ = Condition.__or__, Condition.__ror__
+    __invert__ = Condition.__invert__
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        return holds(self, state, envelope, spent=False)
+
+
+class AllOf(Joined):
     """Matches when all of these do. `a & b` makes one."""
 
     name: ClassVar[str] = "all_of"
-    conditions: Sequence[TransitionCondition]
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "conditions", _checked(self.name, self.conditions))
-
-    def evaluate(self, state: State, envelope: Envelope) -> bool:
-        return all(condition.evaluate(state, envelope) for condition in self.conditions)
 
 
-class AnyOf(Condition, frozen=True):
+class AnyOf(Joined):
     """Matches when one of these does. `a | b` makes one."""
 
     name: ClassVar[str] = "any_of"
-    conditions: Sequence[TransitionCondition]
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "conditions", _checked(self.name, self.conditions))
-
-    def evaluate(self, state: State, envelope: Envelope) -> bool:
-        return any(condition.evaluate(state, envelope) for condition in self.conditions)
 
 
 class Not(Condition, frozen=True):
@@ -188,7 +199,7 @@ class Not(Condition, frozen=True):
         _checked(self.name, [self.condition])
 
     def evaluate(self, state: State, envelope: Envelope) -> bool:
-        return not self.condition.evaluate(state, envelope)
+        return holds(self, state, envelope, spent=False)
 
 
 class Once(Condition, frozen=True):
@@ -201,7 +212,7 @@ class Once(Condition, frozen=True):
         _checked(self.name, [self.condition])
 
     def evaluate(self, state: State, envelope: Envelope) -> bool:
-        return self.condition.evaluate(state, envelope)
+        return holds(self, state, envelope, spent=False)
 
 
 BUILT_IN = (Always, FromSpeaker, ToolCalled, ContextEquals, ContextIn, ContextThreshold, AllOf, AnyOf, Not, Once)
@@ -220,7 +231,16 @@ def holds(condition: TransitionCondition, state: State, envelope: Envelope, *, s
         case Not(inner):
             return not holds(inner, state, envelope, spent=spent)
         case _:
-            return bool(condition.evaluate(state, envelope))
+            return answered(condition.evaluate(state, envelope))
+
+
+def answered(answer: object) -> bool:
+    """What a condition said; `TypeError` if that is neither yes nor no."""
+    if not isinstance(answer, bool):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError(f"evaluate returned {shown(answer)}; return True or False")
+    return answer
 
 
 def inner_of(condition: TransitionCondition) -> tuple[TransitionCondition, ...]:
@@ -274,14 +294,30 @@ def equal(one: object, other: object) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
+def _storable(name: str, value: object) -> object:
+    """The value as a log keeps it; `RulesInvalid` if it cannot."""
+    plain = _listed(value)
+    try:
+        check_json(plain)
+    except Malformed as error:
+        raise RulesInvalid(f"{name} is given {shown(value)}: {error}") from error
+    return plain
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    return {key: _listed(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
 def check_word(value: object, field: str, what: str) -> None:
     """`RulesInvalid` unless this field is a text with something in it."""
     given = getattr(value, field)
-    if not isinstance(given, str) or not given:
+    if not isinstance(given, str) or not given.strip():
         raise RulesInvalid(f"{field} of {getattr(type(value), 'name', '')} is {shown(given)}; give {what}")
 
 
-def _parts(condition: object, kind: type[AllOf] | type[AnyOf]) -> Sequence[TransitionCondition]:
+def _parts(condition: object, kind: type[Joined]) -> Sequence[TransitionCondition]:
     return condition.conditions if isinstance(condition, kind) else [cast(TransitionCondition, condition)]
 
 

@@ -10,7 +10,7 @@ import re
 
 from antiphon.core.codec import MAX_BYTES, Malformed, check_json, to_json
 from antiphon.core.envelope import Envelope, Priority
-from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, RESERVED, SENDABLE, fits
+from antiphon.core.events import ASIDE, EV_CONTEXT_SET, EV_PACKET, EV_TEXT, RESERVED, SENDABLE, SUBSTANTIVE, fits
 from antiphon.core.guard import Deny
 from antiphon.core.words import shown
 
@@ -37,6 +37,8 @@ def check_event(draft: Envelope) -> Deny | None:
         return Deny("reserved_event", f"{event_type!r} is the hub's own; use a namespace of yours")
     if type(data) is not dict:
         return Deny("not_json", f"event_data is {type(data).__name__}, not a dict")
+    if ASIDE in data and event_type in SUBSTANTIVE:
+        return Deny("reserved_field", f"{ASIDE!r} is the hub's own; leave it out")
     denial = check_data(draft)
     if denial is None and draft.audience is not None and _writes_context(event_type, data):
         return Deny("bad_audience", "context variables are everybody's; a change of them has no audience")

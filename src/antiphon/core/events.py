@@ -248,6 +248,8 @@ class Forked(msgspec.Struct, frozen=True):
     by: str = ""
     since: str = ""
     """When the last of what was copied had happened."""
+    said: int = 0
+    """Where the last thing was said in what was copied. What stands before it was heard elsewhere."""
 
 
 class Expired(msgspec.Struct, frozen=True):

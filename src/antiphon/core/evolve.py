@@ -57,7 +57,8 @@ def evolve(state: State, envelope: Envelope) -> State:
         return replace(state, sequence=envelope.sequence, updated_at=at)
     event = event_of(envelope)
     if isinstance(event, Text):
-        return _spoken(_grounded(state, envelope), envelope)
+        routed = state.hops or state.stays or state.routing is not NO_ROUTING
+        return _spoken(_grounded(state, envelope) if routed else state, envelope)
     active = state.active_at if envelope.sender_id == HUB else at
     return _moved(replace(state, sequence=envelope.sequence, updated_at=at, active_at=active), envelope, event)
 
@@ -85,8 +86,8 @@ def _lived(state: State, envelope: Envelope, event: Event) -> State:
             return replace(state, status="active", active_at=envelope.created_at)
         case Paused(reason=reason):
             return replace(state, paused=reason)
-        case Forked(since=since):
-            return _rebased(state, envelope.created_at, since)
+        case Forked() as provenance:
+            return _rebased(state, envelope.created_at, provenance)
         case Expired():
             return replace(state, status="expired", close_reason="expired", speakers=(), owed=(), paused="")
         case Closed(reason=reason):
@@ -112,13 +113,13 @@ def _created(state: State, envelope: Envelope, event: Created) -> State:
     )
 
 
-def _rebased(state: State, at: Instant, since: Instant) -> State:
+def _rebased(state: State, at: Instant, provenance: Forked) -> State:
     """The state when its clocks begin anew: nobody is late because of what was copied from long ago."""
     try:
-        expires = after(state.expires_at, seconds_between(since, at)) if state.expires_at else NEVER
+        expires = after(state.expires_at, seconds_between(provenance.since, at)) if state.expires_at else NEVER
     except ValueError:
         expires = state.expires_at
-    return replace(state, assigned_at=at, active_at=at, expires_at=expires)
+    return replace(state, assigned_at=at, active_at=at, expires_at=expires, heard=max(0, provenance.said - 1))
 
 
 def _expiry(at: str, ttl: float | None) -> str:
@@ -163,7 +164,7 @@ def _is_put_in(state: State, envelope: Envelope) -> bool:
 
 def _grounded(state: State, envelope: Envelope) -> State:
     """Somebody has spoken without handing the turn on. If that was no agent, it ends a chain of handoffs."""
-    if state.routing is not NO_ROUTING or state.stays:
+    if not _is_put_in(state, envelope):
         state = replace(state, routing=NO_ROUTING, stays=0)
     if not state.hops or state.participants.get(envelope.sender_id) == "agent":
         return state
@@ -173,8 +174,9 @@ def _grounded(state: State, envelope: Envelope) -> State:
 def _hopped(state: State, envelope: Envelope, routing: Routing) -> State:
     """The state with one more handoff, if this is one."""
     target = routing.target
-    possible = target in state.participants and not routing.rejected and routing.finish is None
-    if not possible or _is_put_in(state, envelope):
+    if _is_put_in(state, envelope):
+        return _grounded(state, envelope)
+    if target not in state.participants or routing.rejected or routing.finish is not None:
         return replace(_grounded(state, envelope), routing=routing)
     if target == envelope.sender_id:
         return replace(state, stays=state.stays + 1, routing=routing)
@@ -200,6 +202,8 @@ def _assigned(state: State, envelope: Envelope, event: Assigned) -> State:
         for name in dict.fromkeys(event.speakers)
         if kinds.get(name) == "agent"
     )
+    if state.interjected and tuple(event.speakers) == state.speakers:  # given again: nobody gains time by that
+        return replace(state, owed=new, paused="")
     if state.ordered or not state.owed:
         turns = state.turn_count
         return replace(state, speakers=tuple(event.speakers), assigned_at=at, assigned_turns=turns, owed=new, paused="")

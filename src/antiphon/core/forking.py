@@ -12,7 +12,15 @@ from dataclasses import replace
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import UsageError
-from antiphon.core.events import EV_CHANNEL_FORKED, EV_TURN_RELEASED, Forked, data_of
+from antiphon.core.events import (
+    EV_CHANNEL_FORKED,
+    EV_EXPECTATION_MISSED,
+    EV_RULE_FAILED,
+    EV_TURN_RELEASED,
+    SUBSTANTIVE,
+    Forked,
+    data_of,
+)
 from antiphon.core.ids import IdSource, derived_id
 from antiphon.core.instants import Instant
 from antiphon.core.journal import journal_of
@@ -21,22 +29,30 @@ from antiphon.core.step import Admitted, record, said_by_hub
 from antiphon.core.turns import noted
 
 OPEN = "active"
+UNDECIDED = frozenset({EV_RULE_FAILED, EV_EXPECTATION_MISSED})
+"""What stands before a decision that was made together with it."""
 
 
-def check_place(log: Sequence[Envelope], at: int, laws: Laws) -> None:
-    """`UsageError` unless a channel can go on from this place of a log."""
-    if not 1 <= at <= len(log):
-        raise UsageError(f"at is {at}; the log has the sequences 1 to {len(log)}")
-    state = laws.fold_all(laws.begin(log[0].channel_id), log[:at]).state
+def check_place(prefix: Sequence[Envelope], laws: Laws) -> None:
+    """`UsageError` unless a channel can go on from the end of this part of a log."""
+    at = len(prefix)
+    state = laws.fold_all(laws.begin(prefix[0].channel_id), prefix).state
     if state.status == "invited":
         raise UsageError(f"at is {at}, before the channel was opened; fork behind its first turn.assigned")
     if state.status != OPEN:
         raise UsageError(f"at is {at}, where the channel has ended ({state.close_reason}); fork before that")
+    if prefix[-1].event_type in UNDECIDED:
+        raise UsageError(f"at is {at}, in the middle of a decision; fork at what it followed from, or behind it")
     for turn in state.owed:
-        calls = journal_of(log[:at], turn.turn_id)
+        calls = journal_of(prefix, turn.turn_id)
         index = next((index for index, entry in calls.items() if entry.in_flight), None)
         if index is not None or turn.doubts:
             raise UsageError(f"at is {at}, where call {index} of turn {turn.turn_id} is under way; fork elsewhere")
+
+
+def last_said(prefix: Sequence[Envelope]) -> int:
+    """Where the last thing was said: whoever has the turn is to hear that."""
+    return next((each.sequence for each in reversed(prefix) if each.event_type in SUBSTANTIVE), 0)
 
 
 def forked(

@@ -76,10 +76,12 @@ class Names(Generic[T]):
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             wanted = f"give it a text of 1 to {LONGEST_NAME} characters"
             raise RulesInvalid(f"the name of the {self.noun} {kind.__name__} is {shown(name)}; {wanted}")
-        if not callable(getattr(kind, self._method, None)):
+        if not _takes_two(getattr(kind, self._method, None)):
             raise RulesInvalid(f"the {self.noun} {kind.__name__} needs a method {self._method}(self, state, envelope)")
+        if inspect.iscoroutinefunction(getattr(kind, self._method)):
+            raise RulesInvalid(f"{self._method} of the {self.noun} {kind.__name__} is async; rules wait for nothing")
         if _fields_of(kind) is None:
-            raise RulesInvalid(f"the {self.noun} {kind.__name__} takes arguments; make it a dataclass")
+            raise RulesInvalid(f"the {self.noun} {kind.__name__} takes arguments; make it a dataclass, without InitVar")
 
 
 def _name_of(kind: type) -> str:
@@ -96,15 +98,27 @@ class _Makes(Protocol[T_co]):
 
 def _fields_of(kind: type) -> tuple[str, ...] | None:
     """The names of the arguments a class is made from; None if they cannot be read back from its values."""
-    if is_dataclass(kind):
-        return tuple(field.name for field in fields(kind) if field.init)
     if issubclass(kind, msgspec.Struct):
         return tuple(kind.__struct_fields__)
+    parameters = inspect.signature(kind).parameters.values()
+    wanted = {each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+    if is_dataclass(kind):
+        names = tuple(field.name for field in fields(kind) if field.init)
+        return names if wanted <= set(names) else None
+    return None if parameters else ()
+
+
+def _takes_two(method: object) -> bool:
+    """Whether a method can be called with a state and an envelope, as far as that can be known."""
+    if not callable(method):
+        return False
     try:
-        inspect.signature(kind).bind()
+        inspect.signature(method).bind("self", "state", "envelope")
     except TypeError:
-        return None
-    return ()
+        return False
+    except ValueError:  # something built in, which does not tell
+        pass
+    return True
 
 
 class Vocabulary:

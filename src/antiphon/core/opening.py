@@ -21,6 +21,9 @@ from antiphon.core.laws import Fold, Laws
 from antiphon.core.rules import Checks, Finding, Seating
 from antiphon.core.step import Admitted, record, said_by_hub
 
+MOST_WARNINGS = 50
+"""How many are told in full; of the others their number."""
+
 
 def opening(
     fold: Fold, created: Created, willing: Collection[str], *, laws: Laws, at: Instant, new_id: IdSource
@@ -64,7 +67,10 @@ def findings_on(adapter: object, created: Created) -> list[Finding]:
 
 def _warnings(findings: Iterable[Finding]) -> list[Envelope]:
     warned = [{"code": found.code, "message": found.message} for found in findings if found.level == "warning"]
-    return [said_by_hub(EV_GRAPH_WARNED, {"findings": warned}, audience=[OPERATORS])] if warned else []
+    if not warned:
+        return []
+    data: Json = {"findings": warned[:MOST_WARNINGS], "further": max(0, len(warned) - MOST_WARNINGS)}
+    return [said_by_hub(EV_GRAPH_WARNED, data, audience=[OPERATORS])]
 
 
 def _invitation(created: Created, guest: str, envelope_id: str) -> Envelope:

@@ -83,6 +83,8 @@ class State(msgspec.Struct, frozen=True):
     interjected: bool = False
     """Whether the last thing said was said out of turn, by somebody who may."""
     context_vars: Json = msgspec.field(default_factory=dict)
+    heard: int = 0
+    """Up to where everything was heard elsewhere, in the channel that this one is a fork of."""
 
     @property
     def participant_order(self) -> list[str]:

@@ -7,13 +7,12 @@ Rule 3: what follows from an envelope are a few more (`consequences`), each of w
 
 from __future__ import annotations
 
-from collections import deque
-
 import msgspec
 
 from antiphon.core.decision import Assign, Close, Decision, RuleError, Wait
 from antiphon.core.envelope import HUB, OPERATORS, Envelope, visible_to
 from antiphon.core.events import (
+    ASIDE,
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_OPENED,
     EV_CHANNEL_PAUSED,
@@ -62,12 +61,12 @@ def record(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSo
     """Record a draft that needs no judgement (the hub's own), with all that follows from it."""
     batch: list[Envelope] = []
     at = max(fold.state.updated_at, at)
-    following = deque((draft,))
-    while following:
-        envelope = stamped(following.popleft(), fold.state, at=at, new_id=new_id)
+    following = [draft]
+    for each in following:  # which grows meanwhile
+        envelope = stamped(each, fold.state, at=at, new_id=new_id)
         fold = laws.fold(fold, envelope)
         batch.append(envelope)
-        following.extend(consequences(laws, fold, envelope))
+        following += consequences(laws, fold, envelope)
     return Admitted(tuple(batch), fold)
 
 
@@ -123,7 +122,7 @@ def consequences(laws: Laws, fold: Fold, envelope: Envelope) -> tuple[Envelope, 
         case Text() | Packet() as said if _others_owe(state):
             return _ended_by(laws.decide(fold, envelope), cause) if _finishes(said) else ()
         case Text() | Packet() | Opened():
-            return _carried_out(_refreshed(laws.decide(fold, envelope), state), state, envelope)
+            return _carried_out(_decided(laws, fold, envelope), state, envelope)
         case Created() | Acknowledged() if not state.awaiting and state.status == "invited":
             return (said_by_hub(EV_CHANNEL_OPENED, {}, cause=cause),)
         case Rejected() if not state.ended:
@@ -154,20 +153,23 @@ def _ended_by(decision: Decision, cause: str) -> tuple[Envelope, ...]:
     return (_closing(decision.reason, cause),) if isinstance(decision, Close) else ()
 
 
-def _refreshed(decision: Decision, state: State) -> Decision:
-    """An agent that has the turn, and has not begun, is given it again when somebody has put in a word before it."""
+def _decided(laws: Laws, fold: Fold, envelope: Envelope) -> Decision:
+    """What the rules say. They are not asked about a word that was said before its speaker had the turn.
+
+    An agent that has the turn, and has not begun, is given it again when somebody has put in a word before it.
+    """
+    state = fold.state
+    decision = Wait() if envelope.event_data.get(ASIDE) is True else laws.decide(fold, envelope)
+    if not state.interjected or not state.owed or not isinstance(decision, Wait) or decision.reason:
+        return decision
     begun = any(turn.epoch for turn in state.owed)
-    if isinstance(decision, Wait) and not decision.reason and state.interjected and state.owed and not begun:
-        return Assign(state.speakers, "interjection", errors=decision.errors)
-    return decision
+    return decision if begun else Assign(state.speakers, "interjection", errors=decision.errors)
 
 
 def _carried_out(decision: Decision, state: State, cause: Envelope) -> tuple[Envelope, ...]:
-    if not isinstance(decision, Assign | Wait | Close):
-        raise TypeError(f"decide returned {shown(decision)}; return Assign, Wait or Close")
-    troubles = tuple(_trouble(error, cause.envelope_id) for error in decision.errors)
     outcome = _outcome(decision, state, cause)
-    return troubles if outcome is None else (*troubles, outcome)
+    told = () if outcome is None else (outcome,)
+    return (*(_trouble(error, cause.envelope_id) for error in decision.errors), *told) if decision.errors else told
 
 
 def _outcome(decision: Decision, state: State, cause: Envelope) -> Envelope | None:
@@ -186,6 +188,8 @@ def _outcome(decision: Decision, state: State, cause: Envelope) -> Envelope | No
             return _assignment(decision, cause)
         case Close(reason=reason):
             return _closing(reason, because)
+        case _:
+            raise TypeError(f"decide returned {shown(decision)}; return Assign, Wait or Close")
 
 
 def _assignment(decision: Assign, cause: Envelope) -> Envelope:
@@ -229,7 +233,8 @@ def _after_failure(laws: Laws, fold: Fold, failed: Failed) -> Decision:
     if state.speakers:
         return Wait()
     if state.turn_count > state.assigned_turns and state.last_speaker_id is not None:
-        return laws.decide(fold, _stand_in(state, state.last_speaker_id))
+        in_turn = Fold(msgspec.structs.replace(state, interjected=False), fold.memories)
+        return laws.decide(in_turn, _stand_in(state, state.last_speaker_id))
     person = next((name for name, kind in state.participants.items() if kind == "human"), None)
     return Close(reason) if person is None else Assign((person,), reason)
 

@@ -56,10 +56,10 @@ def texts_of(said: Said, context: ContextSet) -> list[tuple[str, Json]]:
 
 def packet_of(live: LiveChannel, said: Said, context: ContextSet) -> list[tuple[str, Json]]:
     """What a turn ends in where it ends in a packet: all of it as one fact."""
-    named: frozenset[str] = getattr(live.laws.adapter, "routing_tools", frozenset(said.tools))
+    named: frozenset[str] | None = getattr(live.laws.adapter, "routing_tools", None)
     handoff = said.handoff or Handoff("")
     routing = Routing(
-        tool=next((tool for tool in said.tools if tool in named), None),
+        tool=next((tool for tool in said.tools if named is None or tool in named), None),
         target=handoff.target or None,
         reason=handoff.reason,
         summary=handoff.summary,

@@ -39,7 +39,9 @@ class HandoffLimit(msgspec.Struct, frozen=True):
         """Why the speaker cannot hand the turn to this target; None if it can."""
         if target not in state.participants:
             return "not_a_participant"
-        if speaker in state.speakers and len(state.speakers) > 1:
+        if speaker not in state.speakers:
+            return "not_in_turn"
+        if len(state.speakers) > 1:
             return OTHERS
         if (state.stays if target == speaker else state.hops) >= self.most:
             return f"hop_limit:{self.most}"

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.events import SUBSTANTIVE
+from antiphon.core.events import ASIDE, SUBSTANTIVE
 from antiphon.core.guard import ALLOW, LATER, Deny, Verdict
 from antiphon.core.state import State
 from antiphon.core.words import shown
@@ -40,12 +40,22 @@ class TurnOrder(msgspec.Struct, frozen=True):
 
     def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
         speaker = draft.sender_id
-        if draft.event_type not in SUBSTANTIVE or speaker in state.speakers:
+        if draft.event_type not in SUBSTANTIVE or (speaker in state.speakers and ASIDE not in draft.event_data):
             return ALLOW
         if state.participants.get(speaker) == "human" or speaker in self.interjectors:
-            return LATER if any(turn.epoch for turn in state.owed) else ALLOW
+            return _put_in(state)
         expected = ", ".join(state.speakers) or "nobody"
         return Deny("not_expected_speaker", f"{speaker!r} spoke; the turn is with {expected}")
+
+
+def _put_in(state: State) -> Verdict:
+    """What becomes of a word out of turn. Nobody waits for a turn that itself waits for a person."""
+    begun = [turn for turn in state.owed if turn.epoch]
+    doubted = next((turn for turn in begun if turn.doubts), None)
+    if doubted is not None:
+        what = f"call {doubted.doubts[0]} of turn {doubted.turn_id}"
+        return Deny("in_doubt", f"{what} is in doubt; settle it with channel.settle first, or cancel the turn")
+    return LATER if begun else ALLOW
 
 
 def _shut(state: State) -> Deny:

@@ -15,6 +15,7 @@ import msgspec
 from antiphon.core.envelope import OPERATORS, Envelope
 from antiphon.core.events import (
     EV_CHANNEL_EXPIRED,
+    EV_CHANNEL_FORKED,
     EV_EXPECTATION_MISSED,
     EV_EXPECTATION_VIOLATED,
     SUBSTANTIVE,
@@ -63,6 +64,8 @@ class Within(msgspec.Struct, frozen=True):
     def evolve(self, memory: Awaited, envelope: Envelope) -> Awaited:
         if envelope.event_type in SUBSTANTIVE:
             return _asked(memory, envelope)
+        if envelope.event_type == EV_CHANNEL_FORKED and memory.asked:
+            return Awaited("", memory.asker, memory.asked, envelope.created_at)
         if envelope.event_type not in TELLING:
             return memory
         match event_of(envelope):

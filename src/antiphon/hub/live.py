@@ -71,7 +71,9 @@ class LiveChannel:
         self._held: list[Request] = []
         """Those that wait for the turns under way to end."""
         self._twins: list[Request] = []
-        """Those whose id another one carries that is being decided on."""
+        """Those whose id another one carries that is being decided on, or waits itself."""
+        self._decided: list[Request] = []
+        """Those that had waited, and are decided on in the round under way."""
         self._task: asyncio.Task[None] | None = None
         self._recent = Recent()
         self._due = due
@@ -93,14 +95,20 @@ class LiveChannel:
         Whoever finds the channel idle admits its own draft; what comes meanwhile waits, and is admitted together.
         """
         request = Request(plan, draft)
-        if self.busy:
+        if self.busy or self._held:  # nobody who waits shares the fate of a stranger that is cancelled
             request.done = asyncio.get_running_loop().create_future()
             self._waiting.put(request, priority)
+            if not self.busy:
+                self.busy = True
+                self._go_on()
             await request.done
         else:
             self.busy = True
             try:
                 await self._admit([request])
+            except BaseException:
+                request.dropped = True
+                raise
             finally:
                 self._go_on()
             await request.waited()
@@ -114,8 +122,9 @@ class LiveChannel:
 
     def give_up(self, error: Exception) -> None:
         """Tell those who wait for turns under way that nothing comes of it."""
-        held, self._held = self._held, []
-        _settle(held, error)
+        waiting = [*self._held, *self._twins]
+        self._held, self._twins = [], []
+        _settle(waiting, error)
 
     async def look(self) -> None:
         """Record what has fallen due, and tell the index when to look again."""
@@ -162,9 +171,6 @@ class LiveChannel:
                 self._go_on()
 
     async def _admit(self, requests: list[Request]) -> None:
-        if self._held:
-            requests = [*(request for request in self._held if not request.given_up), *requests]
-            self._held = []
         try:
             if self._in_doubt:
                 await self._catch_up()
@@ -191,17 +197,21 @@ class LiveChannel:
     def _line_up_twins(self) -> None:
         """Let the second of an id wait for what becomes of the first."""
         twins, self._twins = self._twins, []
-        held = {request.draft.envelope_id for request in self._held if request.draft is not None}
+        held = self._held_ids()
         for twin in twins:
             assert twin.draft is not None, "only what has an id has a twin"
             if twin.draft.envelope_id in held:
-                self._held.append(twin)
+                self._twins.append(twin)
             else:
                 self._waiting.put(twin, twin.draft.priority)
 
+    def _held_ids(self) -> set[str]:
+        return {request.draft.envelope_id for request in self._held if request.draft is not None}
+
     def _fail(self, requests: list[Request], error: Exception) -> None:
         """Tell those who were decided on. Those who were not go on waiting."""
-        _settle([request for request in requests if request not in self._held], error)
+        decided, self._decided = [*requests, *self._decided], []
+        _settle([request for request in decided if request not in self._held], error)
 
     async def _try(self, requests: list[Request]) -> bool:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
@@ -209,12 +219,14 @@ class LiveChannel:
         decided = Round(self.fold, self.laws, at)
         if self._deadline and self._deadline <= at:  # first: nobody gains time because the hub was slow or away
             decided.tick(self._tick)
-        decided.decide(requests)
-        self._held = decided.held
+        before = [request for request in self._held if not request.given_up] if self._held else []
+        decided.decide([*before, *requests] if before else requests)
+        self._held, self._decided = decided.held, before
         if decided.batch and not await self._recorded(decided.batch, decided.fold):
-            self._held = []
+            self._held, self._decided = before, []
             return False
         decided.settle()
+        self._decided = []
         return True
 
     def _tick(self, fold: Fold, laws: Laws, at: Instant) -> Admitted | None:
@@ -342,7 +354,7 @@ class LiveChannel:
             return requests
         known = await self._around.store.find(self.state.channel_id, ids)
         new: list[Request] = []
-        first: set[str] = set()
+        first = self._held_ids()
         for request in requests:
             draft = request.draft
             if draft is None:

@@ -7,11 +7,10 @@ Rule 2: what must wait for the turns under way is held back. As soon as one of t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from antiphon.core.draft import check_data
-from antiphon.core.envelope import Envelope
+from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.events import JOURNAL
 from antiphon.core.guard import Deny, Later
 from antiphon.core.instants import Instant
@@ -45,14 +44,12 @@ class Round:
 
     def decide(self, requests: Sequence[Request]) -> None:
         """Decide on all of these."""
-        line = deque(requests)
-        while line:
-            request = line.popleft()
+        for request in requests:
             owed = self.fold.state.owed
             self._decide_on(request)
             if self.held and self.fold.state.owed is not owed:
-                line.extendleft(reversed(self.held))
-                self.held = []
+                held, self.held = self.held, []
+                self.decide(held)
 
     def _decide_on(self, request: Request) -> None:
         outcome = self._refusal or planned(request.plan, self.fold, self._laws, at=self._at)
@@ -72,6 +69,11 @@ class Round:
             request.settle(answer)
 
 
+def _is_new(envelope: Envelope) -> bool:
+    """Whether rules made this; what people say, and what was copied, has been looked at before."""
+    return envelope.sender_id == HUB and envelope.event_type not in JOURNAL
+
+
 def planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | Deny | Later | None:
     """What a plan wants. Whatever the rules raise is a refusal, and so is a consequence that cannot be recorded."""
     try:
@@ -80,6 +82,6 @@ def planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | De
         return Deny("rules_failed", told(error))
     if not isinstance(outcome, Admitted) or len(outcome.batch) <= 1:
         return outcome
-    following = (check_data(each) for each in outcome.batch[1:] if each.event_type not in JOURNAL)
+    following = (check_data(each) for each in outcome.batch[1:] if _is_new(each))
     wrong = next(filter(None, following), None)
     return Deny("rules_failed", f"what follows cannot be recorded: {wrong.detail}") if wrong else outcome

@@ -34,6 +34,8 @@ class Request(msgspec.Struct, eq=False):
     settled: bool = False
     done: asyncio.Future[None] | None = None
     """Of whoever waits for the answer; None if that is who admits it."""
+    dropped: bool = False
+    """Whether whoever admits it was cancelled, and does not want it any more."""
 
     def settle(self, answer: Answer | Exception) -> None:
         """Say what became of it. The first answer stands."""
@@ -62,7 +64,7 @@ class Request(msgspec.Struct, eq=False):
     @property
     def given_up(self) -> bool:
         """Whether whoever waited has stopped waiting."""
-        return self.done is not None and self.done.cancelled()
+        return self.dropped or (self.done is not None and self.done.cancelled())
 
 
 def nothing(fold: Fold, laws: Laws, at: Instant) -> None:

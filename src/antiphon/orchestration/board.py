@@ -48,6 +48,12 @@ class Move(msgspec.Struct, frozen=True):
     tool: str | None
     rule: int | None
     to: Holders
+    put_in: bool = False
+    """Whether it was a word out of turn that moved the turn."""
+
+
+NATURAL, POSSIBLE, PUT_IN = 0, 1, 2
+"""How likely a move is: what somebody would do, what somebody could do, and what nobody was asked to do."""
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -65,8 +71,8 @@ class Board:
     def __init__(self, graph: TransitionGraph, seating: Seating) -> None:
         self.graph, self.seating = graph, seating
         self.table = Table(graph)
-        self.effort = 0
-        """How many rules have been asked so far."""
+        self.effort, self.most = 0, 0
+        """How many rules have been asked so far, and how many may be."""
         self._participants = dict(seating.kinds)
         self._rules = {rule.place: rule for rule in self.table.rules}
         conditions = [rule.when for rule in graph.transitions]
@@ -76,7 +82,8 @@ class Board:
             for key, found in context_leaves(conditions).items()
         ]
         self._tools: tuple[str | None, ...] = (None, *tools_of(conditions))
-        self._oracles = oracles_of(conditions)
+        self._oracles, self.partial = oracles_of(conditions)
+        """Whether not everything is looked at, because there is too much of it."""
         self._keys = {rule.place: frozenset(context_leaves([rule.when])) for rule in self.table.rules}
         """The variables that each rule reads."""
         self._known: dict[Word, list[Move]] = {}
@@ -109,15 +116,18 @@ class Board:
         writers = self.seating.writers
         return writers is None or key not in writers or speaker in writers[key]
 
-    def is_natural(self, node: Node, move: Move) -> bool:
-        """Whether what was written in this move is what somebody would write, and not only possible."""
+    def likelihood(self, node: Node, move: Move) -> int:
+        """Whether this move is one that somebody would make, and not only could."""
+        if move.put_in:
+            return PUT_IN
         read = self._keys[move.rule] if move.rule is not None else frozenset()
-        return all(
+        natural = all(
             (domain.is_blank(before) and now != 0)
             or (domain.key in read and not domain.is_blank(now) and self._may_write(move.speaker, domain.key))
             for domain, before, now in zip(self.domains, node.values, move.values, strict=True)
             if before != now
         )
+        return NATURAL if natural else POSSIBLE
 
     def follows_context(self, node: Node, move: Move) -> bool:
         """Whether the rule that decides reads a variable that has been given a value."""
@@ -146,7 +156,10 @@ class Board:
     def _walk(self, word: Word) -> Iterator[Move]:
         seen: set[tuple[int | None, Holders]] = set()
         state = self._situation(word)
-        for tool, oracle in product(self._tools, self._oracles):
+        for tool, oracle in self._ways(word.speaker):
+            if self.effort > self.most:
+                self.partial = True
+                return
             envelope = _packet(word.speaker, tool)
             rule = self._first_match(state, envelope, spent=word.spent, oracle=oracle)
             if rule is None and word.holders is not None:
@@ -156,7 +169,12 @@ class Board:
                 place = None if rule is None else rule.place
                 if (place, to) not in seen:
                     seen.add((place, to))
-                    yield Move(word.speaker, word.values, tool, place, to)
+                    yield Move(word.speaker, word.values, tool, place, to, word.holders is not None)
+
+    def _ways(self, speaker: str) -> Iterator[tuple[str | None, Oracle]]:
+        """Which tool may have been called, and what conditions say that cannot be looked into. People call no tools."""
+        tools = (None,) if self.seating.kinds.get(speaker) == "human" else self._tools
+        return product(tools, self._oracles)
 
     def _situation(self, word: Word) -> State:
         """A channel in which somebody has just spoken."""
@@ -185,7 +203,7 @@ class Board:
     def instead(self, place: int, word: Word) -> int | None:
         """The rule that decides on this word although the one at this place would have matched as well."""
         rule, state = self._rules[place], self._situation(word)
-        for tool, oracle in product(self._tools, self._oracles):
+        for tool, oracle in self._ways(word.speaker):
             envelope = _packet(word.speaker, tool)
             if said_to_hold(rule.when, state, envelope, spent=place in word.spent, oracle=oracle):
                 first = self._first_match(state, envelope, spent=word.spent, oracle=oracle)

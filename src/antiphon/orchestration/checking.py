@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 BUDGET = 200_000
 """How many rules are asked."""
 LONGEST_TRACE = 12
+KINDS = ("agent", "human", "service")
 
 
 def check_graph(
@@ -45,6 +46,11 @@ def check_graph(
         raise RulesInvalid(f"participants is {shown(given)}; give a list of names, or a dict from name to kind")
     if not kinds:
         raise RulesInvalid("participants is empty; give the names of those who take part")
+    if writers is not None and not isinstance(writers, dict):
+        raise RulesInvalid(f"writers is {shown(writers)}; give a dict from context key to names")
+    strange = next((kind for kind in kinds.values() if kind not in KINDS), None)
+    if strange is not None:
+        raise RulesInvalid(f"no kind of participant is called {shown(strange)}; there are: {', '.join(KINDS)}")
     people = frozenset(name for name, kind in kinds.items() if kind == "human")
     return check_seated(graph, Seating(kinds, people, writers, tier, spectators=people))
 
@@ -114,7 +120,7 @@ def _why_dead(board: Board, found: Exploration, place: int) -> str:
         return f"{stranger!r} is not a participant"
     if rule.speakers is not None and not rule.speakers & found.held:
         silent = ", ".join(sorted(rule.speakers)) or "nobody"
-        return f"{silent} never speaks" if rule.speakers else "nobody is two speakers at once"
+        return f"no rule gives {silent} the turn" if rule.speakers else "nobody is two speakers at once"
     before = _first_instead(board, found, place)
     return "its condition never holds" if before is None else f"transition {before} always matches first"
 
@@ -130,14 +136,12 @@ def _unreached(seating: Seating, found: Exploration) -> Iterator[Finding]:
         return
     for name in seating.kinds:
         if name not in found.held and name not in seating.spectators:
-            yield _warning("unreachable_participant", f"{name!r} never gets the turn")
+            yield _warning("unreachable_participant", f"no rule ever gives {name!r} the turn; only a handoff could")
 
 
 def _endless(board: Board, found: Exploration) -> Iterator[Finding]:
     if board.start not in found.could_end:
-        cap = board.graph.max_turns
-        only = "only closing it, or its time to live, does" if cap is None else f"only max_turns, after {cap}, does"
-        yield _warning("no_way_to_end", f"no rule ends the channel: {only}")
+        yield _warning("no_way_to_end", f"no rule ends the channel: only {_what_ends(board, found)}")
         return
     traps = [node for node in found.came_by if node not in found.can_end]
     if not traps:
@@ -149,6 +153,14 @@ def _endless(board: Board, found: Exploration) -> Iterator[Finding]:
         return
     advice = "put a rule that ends before it, wrap its condition in Once, or let somebody clear the variable"
     yield _warning("sticky_loop", f"the turn goes round for ever while the context stays as it is: {trace}; {advice}")
+
+
+def _what_ends(board: Board, found: Exploration) -> str:
+    """What ends a channel that no rule ends by itself."""
+    if board.start in found.might_end:
+        return f"a word that {' or '.join(board.people)} puts in does"
+    cap = board.graph.max_turns
+    return "Finish, closing it, or its time to live does" if cap is None else f"Finish, or max_turns after {cap}, does"
 
 
 def _is_stuck(board: Board, found: Exploration, trap: Node) -> bool:
@@ -182,7 +194,7 @@ def _written(domain: Domain, value: int) -> str:
 
 
 def _capped(board: Board, found: Exploration) -> Iterator[Finding]:
-    cap, shortest = board.graph.max_turns, found.distance_to_end()
+    cap, shortest = board.graph.max_turns, found.turns_to_end()
     if cap is None or shortest is None or board.people or not found.complete:
         return
     if shortest > cap:

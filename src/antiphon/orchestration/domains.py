@@ -6,26 +6,29 @@ it does not do by itself is to become unset again: somebody has to clear it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise, product
+from math import inf, nextafter
 
 import msgspec
 
 from antiphon.core.conditions import (
+    COMPARISONS,
     CONDITIONS,
     ContextEquals,
     ContextIn,
     ContextThreshold,
     ToolCalled,
     TransitionCondition,
+    is_number,
     leaves,
 )
-from antiphon.core.envelope import Envelope
-from antiphon.core.state import State
 
 OTHER: object = {"": "some other value"}
 """A value that no rule names."""
-MOST_ORACLES = 4
+MOST_ORACLES = 6
+"""Of how many every way to answer is tried."""
+HALVINGS = 60
 ContextLeaf = ContextEquals | ContextIn | ContextThreshold
 Oracle = Mapping[int, bool]
 """What each condition that cannot be looked into says this time, by its identity."""
@@ -54,35 +57,76 @@ class Domain(msgspec.Struct, frozen=True):
 
 def domain_of(key: str, conditions: Sequence[ContextLeaf], *, begins: object, fixed: bool) -> Domain:
     """The values of a key that these conditions tell apart."""
+    views = [_View(condition) for condition in conditions]
     values: list[object] = []
     known: dict[tuple[bool, ...], int] = {}
     for value in (None, OTHER, *_named(conditions)):
-        known.setdefault(_told_apart(key, value, conditions), len(values))
+        seen = tuple(view.sees(value) for view in views)
+        known.setdefault(seen, len(values))
         if len(known) > len(values):
             values.append(value)
-    other = known[_told_apart(key, OTHER, conditions)]
-    start = known.get(_told_apart(key, begins, conditions), 0)
+    other = known[tuple(view.sees(OTHER) for view in views)]
+    start = known.get(tuple(view.sees(begins) for view in views), 0)
     return Domain(key, tuple(values), other or None, start, fixed)
 
 
-def _told_apart(key: str, value: object, conditions: Sequence[ContextLeaf]) -> tuple[bool, ...]:
-    state, envelope = State(context_vars={} if value is None else {key: value}), Envelope()
-    return tuple(condition.evaluate(state, envelope) for condition in conditions)
+class _View:
+    """How one condition sees the values of its key, without going through all that it names each time."""
+
+    def __init__(self, condition: ContextLeaf) -> None:
+        self._threshold = condition if isinstance(condition, ContextThreshold) else None
+        match condition:
+            case ContextEquals(value=value):
+                self._named = frozenset({hashed(value)})
+            case ContextIn(values=values):
+                self._named = frozenset(map(hashed, values))
+            case _:
+                self._named = frozenset()
+
+    def sees(self, value: object) -> bool:
+        if self._threshold is None:
+            return hashed(value) in self._named
+        return is_number(value) and COMPARISONS[self._threshold.op](value, self._threshold.value)
+
+
+def hashed(value: object) -> Hashable:
+    """The same for two values exactly if they are equal as JSON."""
+    if isinstance(value, dict):
+        return "dict", frozenset((key, hashed(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return "list", tuple(map(hashed, value))
+    return ("bool", value) if isinstance(value, bool) else value if isinstance(value, Hashable) else repr(value)
 
 
 def _named(conditions: Iterable[ContextLeaf]) -> Iterator[object]:
-    edges: list[float] = []
+    edges: set[float] = set()
+    named: list[object] = []
     for condition in conditions:
         match condition:
             case ContextEquals(value=value):
-                yield value
+                named.append(value)
             case ContextIn(values=values):
-                yield from values
+                named.extend(values)
             case ContextThreshold(value=edge):
-                edges.append(edge)
+                edges.add(edge)
+    yield from named
     if edges:
-        ordered = sorted(set(edges))
-        yield from (ordered[0] - 1, *ordered, *((low + high) / 2 for low, high in pairwise(ordered)), ordered[-1] + 1)
+        taken = {hashed(value) for value in named}
+        ordered = sorted(edges)
+        yield from ordered
+        for low, high in pairwise((-inf, *ordered, inf)):
+            yield from (number for number in islice(_between(low, high, taken), 1))
+
+
+def _between(low: float, high: float, taken: Collection[Hashable]) -> Iterator[float]:
+    """Numbers between two others that no rule names."""
+    step = 1.0 if high - low == inf else (high - low) / 2
+    for _ in range(len(taken) + HALVINGS):
+        number = high - step if low == -inf else low + step
+        if low < number < high and number not in taken:
+            yield int(number) if number.is_integer() else number
+        step = step + 1 if high - low == inf else step / 2
+    yield from (each for each in (nextafter(low, high), nextafter(high, low)) if low < each < high)
 
 
 def context_leaves(conditions: Iterable[TransitionCondition]) -> dict[str, list[ContextLeaf]]:
@@ -101,8 +145,8 @@ def tools_of(conditions: Iterable[TransitionCondition]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def oracles_of(conditions: Iterable[TransitionCondition]) -> list[Oracle]:
-    """Every way in which the conditions that cannot be looked into may answer; of very many, a few."""
+def oracles_of(conditions: Iterable[TransitionCondition]) -> tuple[list[Oracle], bool]:
+    """Every way in which the conditions that cannot be looked into may answer; of very many a few, and if it is so."""
     groups: list[list[TransitionCondition]] = []
     for leaf in (leaf for each in conditions for leaf in leaves(each)):
         if not CONDITIONS.is_built_in(type(leaf)):
@@ -114,4 +158,7 @@ def oracles_of(conditions: Iterable[TransitionCondition]) -> list[Oracle]:
     else:
         alone = [tuple(place == chosen for place in range(count)) for chosen in range(count)]
         bits = [(False,) * count, *alone, (True,) * count]
-    return [{id(leaf): bit for group, bit in zip(groups, each, strict=True) for leaf in group} for each in bits]
+    ways: list[Oracle] = [
+        {id(leaf): bit for group, bit in zip(groups, each, strict=True) for leaf in group} for each in bits
+    ]
+    return ways, count > MOST_ORACLES

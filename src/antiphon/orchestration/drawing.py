@@ -1,7 +1,7 @@
 """A graph as a Mermaid flowchart, made from the table.
 
 A rule that needs a certain speaker is an arrow from that speaker; one that anybody's word may match begins at
-`anybody`. Numbers before the labels say in which order the rules are read.
+`anybody`. Numbers before the labels are the places of the transitions in the graph.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ def mermaid(graph: TransitionGraph) -> str:
     """The drawing."""
     nodes = _Nodes()
     arrows = [f"    start([start]) --> {nodes.person(graph.initial_speaker)}"]
-    rules = sorted(graph.transitions, key=lambda rule: rule.priority)
-    for number, rule in enumerate(rules, 1):
+    rules = sorted(enumerate(graph.transitions), key=lambda each: each[1].priority)
+    for place, rule in rules:
         speakers = speakers_of(rule.when)
         origins = [ANYBODY] if speakers is None else sorted(speakers)
-        label = f"{number}. {_label(rule.when, alone=len(origins) == 1)}".rstrip(". ")
+        number = f"{place}" if rule.priority == 0 else f"{place} (priority {rule.priority})"
+        label = f"{number}. {_label(rule.when, named=speakers is not None)}".rstrip(". ")
         arrows.extend(_arrows(nodes, origins, rule.then, label=label))
     arrows.extend(_arrows(nodes, [ANYBODY], graph.default_target, label="otherwise"))
     lines = ["flowchart TD", *nodes.lines(), *arrows]
@@ -92,16 +93,27 @@ def _ends(nodes: _Nodes, origin: str, target: TransitionTarget) -> list[str]:
             return [nodes.place(told_target(target))]
 
 
-def _label(condition: TransitionCondition, *, alone: bool) -> str:
+def _label(condition: TransitionCondition, *, named: bool) -> str:
     """The condition without what the arrow says already: whose word it is."""
+    if named and _only_speakers(condition):
+        return ""
     match condition:
-        case FromSpeaker() if alone:
-            return ""
-        case AllOf(parts) if alone:
-            rest = [part for part in parts if not isinstance(part, FromSpeaker)]
+        case AllOf(parts) if named:
+            rest = [part for part in parts if not _only_speakers(part)]
             return " and ".join(f"({as_words(part)})" if isinstance(part, AnyOf) else as_words(part) for part in rest)
         case _:
             return as_words(condition)
+
+
+def _only_speakers(condition: TransitionCondition) -> bool:
+    """Whether it says nothing but whose word it is."""
+    match condition:
+        case FromSpeaker():
+            return True
+        case AnyOf(parts):
+            return all(map(_only_speakers, parts))
+        case _:
+            return False
 
 
 def _safe(text: str) -> str:

@@ -7,9 +7,11 @@ Rule 2: what can be reached counts whatever anybody writes; what can be ended co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
 
-from antiphon.orchestration.board import END, Board, Move, Node, Word
+from antiphon.orchestration.board import END, NATURAL, POSSIBLE, PUT_IN, Board, Move, Node, Word
 
 
 class Exploration:
@@ -22,28 +24,31 @@ class Exploration:
         self.fired: set[int] = set()
         self.held: set[str] = set()
         """Everybody who may get the turn."""
-        self._before: dict[Node, dict[Node, bool]] = {}
-        """From where each node is reached, and whether by a natural move."""
-        self._last: dict[Node, bool] = {}
-        """The nodes from which one move leads to an end, and whether a natural one does."""
+        self._before: dict[Node, dict[Node, int]] = {}
+        """From where each node is reached, and by how likely a move."""
+        self._last: dict[Node, int] = {}
+        """The nodes from which one move leads to an end, and how likely that is."""
         self._unseen: list[Node] = []
-        self._explore(board.effort + budget)
-        self.could_end = self._backwards(natural=False)
-        """The nodes from which an end can be reached, or from which nobody looked any further."""
-        self.can_end = self._backwards(natural=True)
-        """Those of them from which natural moves do."""
+        board.most = board.effort + budget
+        self._explore()
+        self.can_end = self._backwards(NATURAL)
+        """The nodes from which natural moves reach an end, or from which nobody looked any further."""
+        self.could_end = self._backwards(POSSIBLE)
+        """Those from which some moves do."""
+        self.might_end = self._backwards(PUT_IN)
+        """Those from which some moves do, if people put in a word."""
 
     @property
     def complete(self) -> bool:
-        return not self._unseen
+        return not self._unseen and not self._board.partial
 
-    def _explore(self, most: int) -> None:
+    def _explore(self) -> None:
         line = deque(self.came_by)
         while line:
             node = line.popleft()
             self.held.update(node.holders)
             for word in self._board.words(node):
-                if self._board.effort >= most:
+                if self._board.effort >= self._board.most:
                     self._unseen.append(node)
                     break
                 self._board.effort += 1
@@ -51,33 +56,43 @@ class Exploration:
 
     def _follow(self, node: Node, word: Word) -> Iterator[Node]:
         for move in self._board.moves(word):
-            natural = self._board.is_natural(node, move)
+            likely = self._board.likelihood(node, move)
             if move.rule is not None:
                 self.fired.add(move.rule)
             if move.to == END:
-                self._last[node] = natural or self._last.get(node, False)
+                self._last[node] = min(likely, self._last.get(node, likely))
                 continue
             found = self._board.after(node, move)
             origins = self._before.setdefault(found, {})
-            origins[node] = natural or origins.get(node, False)
+            origins[node] = min(likely, origins.get(node, likely))
             if found not in self.came_by:
                 self.came_by[found] = node, move
                 yield found
 
-    def _backwards(self, *, natural: bool) -> set[Node]:
-        found = {*_those(self._last, natural=natural), *self._unseen}
+    def _backwards(self, most: int) -> set[Node]:
+        """The nodes from which moves that are at least so likely lead to an end."""
+        found = {*(node for node, likely in self._last.items() if likely <= most), *self._unseen}
         line = deque(found)
         while line:
-            origins = _those(self._before.get(line.popleft(), {}), natural=natural)
-            new = [node for node in origins if node not in found]
+            origins = self._before.get(line.popleft(), {})
+            new = [node for node, likely in origins.items() if likely <= most and node not in found]
             found.update(new)
             line.extend(new)
         return found
 
-    def distance_to_end(self) -> int | None:
-        """How many steps at least the way from the start to an end takes; None if there is none."""
-        nearest = next((node for node in self.came_by if node in self._last), None)
-        return None if nearest is None else len(self.path_to(nearest)) + 1
+    def turns_to_end(self) -> int | None:
+        """How many turns at least it takes from the start to an end; None if there is none."""
+        far = {node: len(node.holders) for node in self._last}
+        numbers = count()  # so that no two nodes are compared
+        line = [(turns, next(numbers), node) for node, turns in far.items()]
+        heapify(line)
+        while line:
+            turns, _, node = heappop(line)
+            for origin in self._before.get(node, ()) if turns == far[node] else ():
+                if turns + len(origin.holders) < far.get(origin, turns + len(origin.holders) + 1):
+                    far[origin] = turns + len(origin.holders)
+                    heappush(line, (far[origin], next(numbers), origin))
+        return far.get(self._board.start)
 
     def path_to(self, node: Node) -> Sequence[tuple[Node, Move]]:
         """The shortest way from the start."""
@@ -99,7 +114,3 @@ class Exploration:
             steps.append((node, quiet))
             node = self._board.after(node, quiet)
         return steps
-
-
-def _those(nodes: Mapping[Node, bool], *, natural: bool) -> Iterator[Node]:
-    return (node for node, is_natural in nodes.items() if is_natural or not natural)

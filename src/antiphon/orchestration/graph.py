@@ -213,8 +213,13 @@ def _check_inside(condition: TransitionCondition, depth: int) -> None:
 
 def _held(value: object) -> Iterator[object]:
     """Everything that a value holds in its fields."""
-    for field in getattr(value, "__dataclass_fields__", ()):
-        held = getattr(value, field)
-        for each in held if isinstance(held, list | tuple) else (held,):
-            yield each
-            yield from _held(each)
+    if isinstance(value, list | tuple):
+        parts: Sequence[object] = value
+    else:
+        names: Sequence[str] = getattr(value, "__struct_fields__", None) or [
+            *getattr(value, "__dataclass_fields__", ())
+        ]
+        parts = [getattr(value, name) for name in names]
+    for each in parts:
+        yield each
+        yield from _held(each)

@@ -108,6 +108,8 @@ def _hops(knobs: Json) -> int:
         if not isinstance(entry, dict) or not known:
             wanted = f"{{'name': {HandoffLimit.name!r}, 'most': {MOST_HOPS}}}"
             raise RulesInvalid(f"no guard is called {shown(entry)}; there is: {wanted}")
+        if len(_list("guards", knobs.get("guards"), of="guards")) > 1:
+            raise RulesInvalid(f"guards names {HandoffLimit.name!r} twice; name it once")
         given = entry.get("most", MOST_HOPS)
         if type(given) is not int or given < 0:
             raise RulesInvalid(f"most of {HandoffLimit.name} is {shown(given)}; give a number of handoffs, 0 or more")

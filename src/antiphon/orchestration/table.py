@@ -6,17 +6,16 @@ Rule 2: a rule that raises, in its condition or in its target, does not match, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from antiphon.core.conditions import Once, TransitionCondition, holds, inner_of, speakers_of
+from antiphon.core.conditions import CONDITIONS, Once, TransitionCondition, holds, inner_of, leaves, speakers_of
 from antiphon.core.decision import Assign, Close, Decision, RuleError, Wait
 from antiphon.core.envelope import Envelope
-from antiphon.core.state import State
-from antiphon.core.targets import TransitionDecision, TransitionTarget
+from antiphon.core.state import State, detached
+from antiphon.core.targets import TARGETS, TransitionDecision, TransitionTarget
 from antiphon.core.words import shown, told
 from antiphon.orchestration.wording import as_words
 
@@ -40,9 +39,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     def matches(self, state: State, envelope: Envelope) -> bool:
         """Whether it matches what was just said."""
-        if not self.once:
-            return bool(self.when.evaluate(state, envelope))
-        return holds(self.when, state, envelope, spent=self.place in state.fired)
+        return holds(self.when, state, envelope, spent=self.once and self.place in state.fired)
 
 
 class Table:
@@ -52,6 +49,9 @@ class Table:
         rules = [_rule(place, each.when, each.then) for place, each in enumerate(graph.transitions)]
         self.rules = sorted(rules, key=lambda rule: graph.transitions[rule.place].priority)
         self._default = graph.default_target
+        parts = [*(leaf for rule in rules for leaf in leaves(rule.when)), *(rule.then for rule in rules), self._default]
+        self._foreign = not all(CONDITIONS.is_built_in(type(part)) or TARGETS.is_built_in(type(part)) for part in parts)
+        """Whether code that is not ours is asked, which must not change the state it is shown."""
         self._of_speaker: dict[str, list[tuple[int, Rule]]] = {}
         self._of_anybody: list[tuple[int, Rule]] = []
         for rank, rule in enumerate(self.rules):
@@ -64,6 +64,8 @@ class Table:
     def decide(self, state: State, envelope: Envelope, *, default: bool = True) -> Decision:
         """What the first matching rule says; what the default target says if none does, or else nothing."""
         errors: list[RuleError] = []
+        if self._foreign:
+            state = detached(state)
         for rule in self.candidates(envelope.sender_id):
             try:
                 if rule.matches(state, envelope):
@@ -107,11 +109,7 @@ def _decided(
     place, reason = (rule.place, rule.reason) if rule is not None else (None, "default")
     if resolved.next_speaker is None:
         return Close(resolved.close_reason or "terminated", place, errors)
-    speakers = resolved.speakers or (resolved.next_speaker,)
-    if not all(isinstance(name, str) for name in islice(_each(speakers), LONGEST_REASON)):
+    speakers: object = resolved.speakers or (resolved.next_speaker,)
+    if not isinstance(speakers, tuple | list) or not all(isinstance(name, str) for name in speakers):
         raise TypeError(f"resolve returned {shown(resolved)}; name participants")
     return Assign(tuple(speakers), reason, place, errors)
-
-
-def _each(speakers: object) -> Iterable[object]:
-    return speakers if isinstance(speakers, tuple | list) else ()

@@ -63,9 +63,9 @@ def _leaf(condition: TransitionCondition) -> str:
         case ContextIn(key, values):
             return f"{key} in {_json(list(values))}"
         case ContextThreshold(key, op, value):
-            return f"{key} {op} {value:g}"
+            return f"{key} {op} {_json(value)}"
         case _:
-            return shown(condition)
+            return _own(condition)
 
 
 def told_target(target: TransitionTarget) -> str:
@@ -84,7 +84,12 @@ def told_target(target: TransitionTarget) -> str:
         case TerminateTarget(reason):
             return f"end: {reason}"
         case _:
-            return shown(target)
+            return _own(target)
+
+
+def _own(value: TransitionCondition | TransitionTarget) -> str:
+    """Something that is not ours, as it shows itself; if it does not, by its name."""
+    return value.name if type(value).__repr__ is object.__repr__ else shown(value)
 
 
 def _json(value: object) -> str:

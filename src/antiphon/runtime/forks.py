@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import UsageError
-from antiphon.core.events import Forked
-from antiphon.core.forking import check_place, forked
+from antiphon.core.events import Created, Forked, event_of
+from antiphon.core.forking import check_place, forked, last_said
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.step import Admitted
 from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
+from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.desk import Desk
 
 
@@ -19,16 +20,21 @@ async def fork_of(desk: Desk, live: LiveChannel, *, at: object, by: str) -> Live
     desk.check_open()
     if not isinstance(at, int) or isinstance(at, bool):
         raise UsageError(f"at is {shown(at)}; give the sequence of the last envelope to keep")
-    prefix = await _read(live, min(at, live.state.sequence))
-    check_place(prefix, at, live.laws)
-    provenance = Forked(live.state.channel_id, at, by, prefix[-1].created_at)
+    if not 1 <= at <= live.state.sequence:
+        raise UsageError(f"at is {at}; the log has the sequences 1 to {live.state.sequence}")
+    prefix = await _read(live, at)
+    created = event_of(prefix[0])
+    assert isinstance(created, Created), "a log begins with the channel's creation"
+    laws = laws_for(created.type, created.knobs)  # of a damaged channel what is left of it has other laws
+    check_place(prefix, laws)
+    provenance = Forked(live.state.channel_id, at, by, prefix[-1].created_at, last_said(prefix))
 
     def begin(fold: Fold, laws: Laws, now: Instant) -> Admitted | None:
         if fold.state.sequence:
             return None
         return forked(fold, prefix, provenance, laws=laws, at=now, new_id=desk.new_id)
 
-    return await desk.channels.create(desk.new_id(), live.laws, begin)
+    return await desk.channels.create(desk.new_id(), laws, begin)
 
 
 async def _read(live: LiveChannel, until: int) -> list[Envelope]:

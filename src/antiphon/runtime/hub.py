@@ -191,7 +191,7 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
     def adapter_for(self, channel_id: str) -> EnvelopeBuilder:
         """What builds envelopes for a channel that is in use here, as its type of channel expects them."""
         self._desk.check_open()
-        live = self._desk.channels.loaded(channel_id)
+        live = self._desk.channels.loaded(channel_id) if isinstance(channel_id, str) else None
         if live is None:
             advice = "hold it with participant.channel(…) first"
             raise UsageError(f"channel {shown(channel_id)} is not in use here; {advice}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Sequence
 
-from antiphon.core.codec import Malformed, check_json, copied
+from antiphon.core.codec import MAX_BYTES, MAX_NODES, Malformed, check_json, copied, to_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import Created, Json, Seat, data_of
@@ -53,7 +53,7 @@ class Participant:
             type=type,
             creator=self.name,
             participants=self._seated(adapter_named(type), target),
-            knobs=_plain(_written(knobs), "knobs"),
+            knobs=_fitting(_plain(_written(knobs), "knobs", most=MOST_KNOB_NODES)),
             ordered=adapter_named(type).ordered,
             ttl=_checked_ttl(ttl),
             context_vars=_plain({} if context_vars is None else context_vars, "context_vars"),
@@ -127,11 +127,18 @@ def _check_people(created: Created) -> None:
                 raise RulesInvalid(f"{knob} names {shown(name)}, who is not in the channel")
 
 
-def _plain(data: Json, what: str) -> Json:
+def _fitting(knobs: Json) -> Json:
+    size = len(to_json(knobs))
+    if size > MAX_BYTES:
+        raise UsageError(f"knobs: they have {size} bytes; the limit is {MAX_BYTES}, so make the graph smaller")
+    return knobs
+
+
+def _plain(data: Json, what: str, *, most: int = MAX_NODES) -> Json:
     if type(data) is not dict:
         raise UsageError(f"{what} is {shown(data)}; give a dict")
     try:
-        check_json(data, most=MOST_KNOB_NODES)
+        check_json(data, most=most)
     except Malformed as error:
         raise UsageError(f"{what}: {error}") from error
     return copied(data)

@@ -93,7 +93,8 @@ class Inbox:
         self._desk.check_open()
         await self._load()
         count = 0
-        for channel_id, cursor in list(self._positions.items()):
+        for channel_id in list(self._positions):
+            cursor = await self._position(channel_id)
             while page := await self._read(channel_id, cursor):
                 count += sum(self._wanted(envelope) for envelope in page)
                 cursor = page[-1].sequence
@@ -120,7 +121,7 @@ class Inbox:
 
     async def _page(self, ears: Ears, channel_id: str) -> AsyncIterator[Envelope]:
         """One page of one channel; the channel goes to the end of the line if there is more."""
-        page = await self._read(channel_id, self._positions.get(channel_id, 0))
+        page = await self._read(channel_id, await self._position(channel_id))
         for envelope in page:
             if self._wanted(envelope):
                 yield envelope
@@ -137,6 +138,16 @@ class Inbox:
         elif state.ended:  # nothing comes any more, whatever was told meanwhile
             ears.grown.pop(channel_id, None)
             del self._positions[channel_id]
+
+    async def _position(self, channel_id: str) -> int:
+        """How far this reader has heard a channel. Of a fork nobody hears again what was said before its last word."""
+        position = self._positions.get(channel_id, 0)
+        if position:
+            return position
+        try:
+            return (await self._desk.live(channel_id)).state.heard
+        except (RulesInvalid, LogCorrupt):
+            return 0
 
     async def _read(self, channel_id: str, cursor: int) -> Sequence[Envelope]:
         """What stands behind the cursor; nothing, and a warning, if this channel alone cannot be used."""
