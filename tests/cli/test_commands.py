@@ -145,7 +145,7 @@ def test_without_a_word_it_explains_itself(run: Run) -> None:
     assert result.stdout == run("--help").stdout
 
 
-@pytest.mark.parametrize(("typo", "meant"), [("chanels", "channels"), ("verfy", "verify"), ("dr", "")])
+@pytest.mark.parametrize(("typo", "meant"), [("chanels", "channels"), ("verfy", "verify"), ("xyz", "")])
 def test_a_command_that_is_nearly_one(typo: str, meant: str, run: Run) -> None:
     result = run(typo)
     assert result.exit_code == 2

@@ -29,7 +29,7 @@ def clean() -> list[Drawn]:
 
 
 def trapped(*, saying: str) -> list[Drawn]:
-    """Some graphs of agents in which nothing is wrong but that they may not end, and that are told so in these words."""
+    """Some graphs of agents in which nothing is wrong but that they may not end, as they are told in these words."""
     only = (each for each in many(COUNT) if each.findings and each.codes <= TRAPS)
     alone = (each for each in only if "human" not in each.kinds.values())
     return [each for each in alone if saying in each.findings[0].message][:SAMPLE]

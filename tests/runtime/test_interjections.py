@@ -402,6 +402,7 @@ async def test_a_word_of_whoever_comes_next_does_not_use_up_their_turn(floor: Fl
 
 
 async def test_cancelling_a_turn_does_not_wait_and_lets_the_word_in(floor: Floor) -> None:
+    """A person is asked what to do then. What she said before is not her answer to that."""
     graph = TransitionGraph(
         "ann", [*LINE.transitions, Transition(FromSpeaker("dana"), AgentTarget("eve"))], AgentTarget("ann")
     )
@@ -409,10 +410,13 @@ async def test_cancelling_a_turn_does_not_wait_and_lets_the_word_in(floor: Floor
     word = await floor.puts_in("dana", "let eve do it")
     assert await soon(channel.cancel("too slow")) == 1
     await soon(word)
+    assert channel.state.speakers == ("dana",)
+    assert await floor.said() == [ASKED, "dana: let eve do it"]
+    await (await floor.puts_in("dana", "let eve do it, I said"))
     async with asyncio.timeout(5):
         while channel.state.speakers != ("ann",):
             await turns(1)
-    assert await floor.said() == [ASKED, "dana: let eve do it", READ]
+    assert await floor.said() == [ASKED, "dana: let eve do it", "dana: let eve do it, I said", READ]
 
 
 @pytest.mark.parametrize("how", ["closed", "expired", "overdue", "by the packet", "by the failure"])
