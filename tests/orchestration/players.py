@@ -1,6 +1,6 @@
 """Speakers who play a graph through the real core, by lot: what they write, what they call, who puts in a word.
 
-They are fair: whatever a rule may wait for is done sooner or later. In what they leave alone they differ (`Manner`).
+But for one manner they are fair: whatever a rule may wait for is done sooner or later (see `Manner`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon import (
     ToolCalled,
     TransitionGraph,
 )
-from antiphon.core.conditions import leaves
+from antiphon.core.conditions import equal, leaves
 from antiphon.core.events import Created, Json, Seat
 from antiphon.core.opening import opening
 from antiphon.core.step import Admitted, step
@@ -45,6 +45,10 @@ class Manner(Enum):
     FREE = "write any value that rules name, or another one; clear nothing"
     STUBBORN = "write what rules tell apart from nothing, and from then on nothing else"
     FORGETFUL = "write any value, and clear it now and then"
+    SETTLED = "write what rules tell apart from nothing, and then never again: not fair, but common"
+
+
+FAIR = (Manner.FREE, Manner.STUBBORN, Manner.FORGETFUL)
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ class Variable:
 
     def write(self, lot: Random, manner: Manner, now: object) -> object:
         """The next value of it, `CLEAR` included."""
-        if manner is Manner.STUBBORN and any(now is each or now == each for each in self.told_apart):
-            return lot.choice(self.told_apart)
+        if manner in (Manner.STUBBORN, Manner.SETTLED) and any(equal(now, each) for each in self.told_apart):
+            return lot.choice(self.told_apart) if manner is Manner.STUBBORN else now
         cleared = (CLEAR,) if manner is Manner.FORGETFUL else ()
         return lot.choice((*self.told_apart, *self.alike, *cleared))
 

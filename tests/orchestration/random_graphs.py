@@ -39,7 +39,8 @@ from antiphon.core.targets import TransitionTarget
 NAMES = ("ann", "ben", "cleo", "dan", "eve", "fay")
 VALUES: tuple[object, ...] = ("low", "high", 1, 2.5, 7, True, None)
 EDGE = 2.5
-HOW_MANY_KEYS = (0, 1, 1, 1, 2, 2, 2, 3)
+HOW_MANY_VALUES = ((), (1,), (2,), (3,), (1, 1), (1, 2), (2, 2), (1, 3), (1, 1, 2))
+"""For each context variable, of how many values rules know."""
 PRIORITIES = (0, 0, 0, 0, -1, 1, 5)
 MOST_RULES = 12
 TIDYINGS = 3
@@ -73,7 +74,8 @@ class Drawn:
 
 def cast(lot: Random) -> Cast:
     people = NAMES[: lot.randint(2, len(NAMES))]
-    keys = {f"k{number}": lot.sample(VALUES, lot.randint(1, 3)) for number in range(lot.choice(HOW_MANY_KEYS))}
+    values = lot.choice(HOW_MANY_VALUES)
+    keys = {f"k{number}": lot.sample(VALUES, count) for number, count in enumerate(values)}
     humans = frozenset(lot.sample(people, 1)) if lot.random() < 0.15 else frozenset()
     return Cast(people, humans, keys, ("alpha", "beta")[: lot.randint(0, 2)])
 

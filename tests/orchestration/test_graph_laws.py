@@ -31,7 +31,8 @@ from antiphon import (
     Wait,
 )
 from antiphon.core.codec import check_json, same
-from antiphon.core.conditions import TransitionCondition, leaves
+from antiphon.core.conditions import TransitionCondition, leaves, speakers_of
+from antiphon.core.targets import TransitionTarget
 from antiphon.orchestration.table import Table
 from tests.laws.strategies import json_values
 from tests.orchestration.strategies import PEOPLE, graphs, situations, strange_graphs
@@ -198,23 +199,34 @@ def test_a_table_decides_as_it_reads(graph: TransitionGraph, default: bool, data
 # Drawn
 
 
-def named_in(graph: TransitionGraph) -> set[str]:
-    """Everybody whose name stands in a graph."""
-    speakers = (leaf for rule in graph.transitions for leaf in leaves(rule.when) if isinstance(leaf, FromSpeaker))
-    found = {graph.initial_speaker, *(leaf.agent_id for leaf in speakers)}
-    for target in (*(rule.then for rule in graph.transitions), graph.default_target):
-        match target:
-            case AgentTarget(agent_id):
-                found.add(agent_id)
-            case AgentsTarget(agent_ids):
-                found.update(agent_ids)
+def targets_of(graph: TransitionGraph) -> list[TransitionTarget]:
+    return [*(rule.then for rule in graph.transitions), graph.default_target]
+
+
+def named_by(target: TransitionTarget) -> tuple[str, ...]:
+    match target:
+        case AgentTarget(agent_id):
+            return (agent_id,)
+        case AgentsTarget(agent_ids):
+            return tuple(agent_ids)
+        case _:
+            return ()
+
+
+def drawn_in(graph: TransitionGraph) -> set[str]:
+    """Everybody whose word or turn matters to a rule."""
+    found = {graph.initial_speaker, *(name for target in targets_of(graph) for name in named_by(target))}
+    for rule in graph.transitions:
+        speakers = speakers_of(rule.when)
+        names = {leaf.agent_id for leaf in leaves(rule.when) if isinstance(leaf, FromSpeaker)}
+        found |= speakers or names
     return found
 
 
 @given(strange_graphs)
 def test_a_drawing_names_everybody(graph: TransitionGraph) -> None:
     drawing = graph.to_mermaid()
-    written = {name: "".join(ENTITIES.get(letter, letter) for letter in name) for name in named_in(graph)}
+    written = {name: "".join(ENTITIES.get(letter, letter) for letter in name) for name in drawn_in(graph)}
     assert [name for name, text in written.items() if text not in drawing] == []
 
 
@@ -236,13 +248,12 @@ def test_every_line_of_a_drawing_is_one_of_ours(graph: TransitionGraph) -> None:
 def test_a_check_never_falls_and_says_the_same_again(
     graph: TransitionGraph, known: bool, writers: dict[str, list[str]] | None
 ) -> None:
-    kinds = dict.fromkeys((*PEOPLE, *(named_in(graph) if known else ())), "agent") | {"dan": "human"}
+    asked = {graph.initial_speaker, *(name for target in targets_of(graph) for name in named_by(target))}
+    kinds = dict.fromkeys((*PEOPLE, *(sorted(asked) if known else ())), "agent") | {"dan": "human"}
     found = graph.check(kinds, writers=writers)
     assert found == graph.check(kinds, writers=writers)
     assert found == TransitionGraph.loads(graph.to_dict()).check(kinds, writers=writers)
-    for each in found:
-        assert each.level in ("error", "warning")
-        assert each.code
-        assert each.message
-    strangers = {graph.initial_speaker, *named_in(graph)} - kinds.keys()
-    assert not strangers or not known
+    assert {each.level for each in found} <= {"error", "warning"}
+    assert all(each.code and each.message for each in found)
+    strangers = [each.code for each in found if each.code in ("unknown_initial_speaker", "unknown_target")]
+    assert bool(strangers) == bool(asked - kinds.keys())

@@ -11,16 +11,16 @@ import pytest
 
 from antiphon.orchestration import checking
 from antiphon.orchestration.checking import summary
-from tests.orchestration.players import Manner, endings, play, tools, variables
+from tests.orchestration.players import FAIR, Manner, endings, play, tools, variables
 from tests.orchestration.random_graphs import MOST_RULES, Drawn, many
 
 PROOF = os.environ.get("ANTIPHON_PROOF") == "1"
 COUNT = 10_000 if PROOF else 2_000
 MOST_TURNS = 3_000
-SOON = 300
-"""Enough turns for nearly every graph that can end; the slowest of those without warnings take some hundred."""
+SOON = 150
+"""Enough turns for nearly every graph that can end; of those without warnings only a few take longer."""
 TRAPS = {"no_way_to_end", "sticky_loop"}
-SAMPLE = 60
+SAMPLE = 50
 
 
 @cache
@@ -74,7 +74,7 @@ def test_graphs_are_drawn_as_wide_as_they_should_be() -> None:
 # What is promised
 
 
-@pytest.mark.parametrize("manner", Manner, ids=lambda manner: manner.name.lower())
+@pytest.mark.parametrize("manner", FAIR, ids=lambda manner: manner.name.lower())
 def test_a_graph_without_warnings_ends_by_a_rule(manner: Manner) -> None:
     assert told(strayed(clean(), manner, MOST_TURNS)) == ""
 
@@ -85,27 +85,27 @@ def test_a_graph_without_warnings_ends_by_a_rule(manner: Manner) -> None:
 def test_what_nothing_ends_goes_on_for_ever() -> None:
     graphs = trapped(saying="no rule ends the channel: only")
     assert len(graphs) > 30
-    for manner in Manner:
+    for manner in FAIR:
         assert strayed(graphs, manner, most=60) == graphs
 
 
 def test_what_may_come_to_where_nothing_ends_it_often_does() -> None:
     graphs = trapped(saying="once it has come this far")
     assert len(graphs) > 30
-    for manner in Manner:
-        assert len(strayed(graphs, manner, SOON)) > len(graphs) // 3
+    for manner in FAIR:
+        assert len(strayed(graphs, manner, SOON)) > len(graphs) // 4
 
 
 def test_a_loop_that_sticks_does_so_until_somebody_clears_something() -> None:
     graphs = trapped(saying="while the context stays as it is")
     assert len(graphs) > 30
-    assert len(strayed(graphs, Manner.STUBBORN, SOON)) > len(graphs) // 4
+    assert len(strayed(graphs, Manner.SETTLED, SOON)) > len(graphs) // 4
     assert len(strayed(graphs, Manner.FORGETFUL, SOON)) < len(graphs) // 6
 
 
 def test_a_checker_that_sees_no_traps_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "_endless", lambda *walks: iter(()))
-    warned = [each for each in many(COUNT) if each.codes & TRAPS][: 3 * SAMPLE]
+    warned = [each for each in many(COUNT) if each.codes & TRAPS][: 2 * SAMPLE]
     passed = [each for each in warned if not each.graph.check(dict(each.kinds))]
     assert len(passed) > SAMPLE // 2
     assert len(strayed(passed, Manner.STUBBORN, SOON)) > len(passed) // 3

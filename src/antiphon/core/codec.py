@@ -102,11 +102,11 @@ def copied(value: T) -> T:
     return copy
 
 
-def check_json(value: object, *, most: int = MAX_NODES) -> None:
+def check_json(value: object, *, most: int = MAX_NODES, deepest: int = MAX_DEPTH) -> None:
     """Refuse, with `Malformed`, what would not be recorded and read back as it is."""
     nodes = 0
     layer: list[object] = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(deepest + 1):
         if not layer:
             return
         deeper: list[object] = []
@@ -117,7 +117,7 @@ def check_json(value: object, *, most: int = MAX_NODES) -> None:
                 raise Malformed("too_large", f"more than {most} values in one envelope")
         layer = deeper
     if layer:
-        raise Malformed("too_deep", f"nested deeper than {MAX_DEPTH} levels")
+        raise Malformed("too_deep", f"nested deeper than {deepest} levels")
 
 
 def _check_node(item: object, deeper: list[object]) -> None:

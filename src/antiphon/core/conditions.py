@@ -296,10 +296,10 @@ def equal(one: object, other: object) -> bool:
 
 def _storable(name: str, value: object) -> object:
     """The value as a log keeps it; `RulesInvalid` if it cannot."""
-    plain = _listed(value)
     try:
+        plain = _listed(value)
         check_json(plain)
-    except Malformed as error:
+    except (Malformed, RecursionError) as error:
         raise RulesInvalid(f"{name} is given {shown(value)}: {error}") from error
     return plain
 

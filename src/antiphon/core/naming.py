@@ -23,6 +23,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 DEEPEST = 32
+DEEPEST_JSON = 160
+"""A condition inside of another is four levels of JSON further down."""
 LONGEST_NAME = 64
 NESTED = frozenset({"condition", "conditions"})
 """The fields in which conditions of ours hold others."""
@@ -129,17 +131,20 @@ class Vocabulary:
 
     def dump(self, value: object) -> Json:
         """A condition or target as plain data."""
-        args = {name: self._plain(getattr(value, name)) for name in _fields_of(type(value)) or ()}
-        data: Json = {"name": _name_of(type(value)), "args": args}
         try:
-            check_json(data)
-        except Malformed as error:
+            data = self._dumped(value)
+            check_json(data, deepest=DEEPEST_JSON)
+        except (Malformed, RecursionError) as error:
             raise RulesInvalid(f"{shown(value)} cannot be written down: {error}") from error
         return data
 
+    def _dumped(self, value: object) -> Json:
+        args = {name: self._plain(getattr(value, name)) for name in _fields_of(type(value)) or ()}
+        return {"name": _name_of(type(value)), "args": args}
+
     def _plain(self, value: object) -> object:
         if any(names.knows(value) for names in self._names):
-            return self.dump(value)
+            return self._dumped(value)
         if isinstance(value, list | tuple):
             return [self._plain(item) for item in value]
         if isinstance(value, frozenset | set):
@@ -176,8 +181,10 @@ class Vocabulary:
 
     def _read(self, value: object, depth: int) -> object:
         """An argument of a user's class. What looks like a known condition or target inside of it is one."""
+        if depth > DEEPEST_JSON:
+            raise RulesInvalid(f"an argument is nested deeper than {DEEPEST_JSON} levels")
         if isinstance(value, list):
-            return [self._read(item, depth) for item in value]
+            return [self._read(item, depth + 1) for item in value]
         if isinstance(value, dict) and value.keys() == {"name", "args"} and isinstance(value["args"], dict):
             found = next((names for names in self._names if self._is_known(names, value["name"])), None)
             return value if found is None else self.load(value, found, depth + 1)

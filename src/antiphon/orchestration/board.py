@@ -112,18 +112,13 @@ class Board:
         ways = [domain.after(now) for domain, now in zip(self.domains, values, strict=True)]
         yield from (way for way in product(*ways) if way != values)
 
-    def _may_write(self, speaker: str, key: str) -> bool:
-        writers = self.seating.writers
-        return writers is None or key not in writers or speaker in writers[key]
-
     def likelihood(self, node: Node, move: Move) -> int:
         """Whether this move is one that somebody would make, and not only could."""
         if move.put_in:
             return PUT_IN
         read = self._keys[move.rule] if move.rule is not None else frozenset()
         natural = all(
-            (domain.is_blank(before) and now != 0)
-            or (domain.key in read and not domain.is_blank(now) and self._may_write(move.speaker, domain.key))
+            (domain.is_blank(before) and now != 0) or (domain.key in read and not domain.is_blank(now))
             for domain, before, now in zip(self.domains, node.values, move.values, strict=True)
             if before != now
         )
@@ -204,6 +199,7 @@ class Board:
         """The rule that decides on this word although the one at this place would have matched as well."""
         rule, state = self._rules[place], self._situation(word)
         for tool, oracle in self._ways(word.speaker):
+            self.effort += 1
             envelope = _packet(word.speaker, tool)
             if said_to_hold(rule.when, state, envelope, spent=place in word.spent, oracle=oracle):
                 first = self._first_match(state, envelope, spent=word.spent, oracle=oracle)

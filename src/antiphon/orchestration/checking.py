@@ -118,9 +118,11 @@ def _why_dead(board: Board, found: Exploration, place: int) -> str:
     stranger = next((name for name in named if name not in kinds), None)
     if stranger is not None:
         return f"{stranger!r} is not a participant"
-    if rule.speakers is not None and not rule.speakers & found.held:
+    if rule.speakers is not None and not rule.speakers & {*found.held, *board.people}:
         silent = ", ".join(sorted(rule.speakers)) or "nobody"
         return f"no rule gives {silent} the turn" if rule.speakers else "nobody is two speakers at once"
+    if board.effort > board.most:  # to find out more would take too long
+        return "another always matches first, or its condition never holds"
     before = _first_instead(board, found, place)
     return "its condition never holds" if before is None else f"transition {before} always matches first"
 

@@ -35,11 +35,11 @@ def mermaid(graph: TransitionGraph) -> str:
     rules = sorted(enumerate(graph.transitions), key=lambda each: each[1].priority)
     for place, rule in rules:
         speakers = speakers_of(rule.when)
-        origins = [ANYBODY] if speakers is None else sorted(speakers)
+        origins = [None] if not speakers else sorted(speakers)
         number = f"{place}" if rule.priority == 0 else f"{place} (priority {rule.priority})"
-        label = f"{number}. {_label(rule.when, named=speakers is not None)}".rstrip(". ")
+        label = f"{number}. {_label(rule.when, named=bool(speakers))}".rstrip(". ")
         arrows.extend(_arrows(nodes, origins, rule.then, label=label))
-    arrows.extend(_arrows(nodes, [ANYBODY], graph.default_target, label="otherwise"))
+    arrows.extend(_arrows(nodes, [None], graph.default_target, label="otherwise"))
     lines = ["flowchart TD", *nodes.lines(), *arrows]
     if graph.max_turns is not None:
         lines.append(f"    cap[/at most {graph.max_turns} turns/]")
@@ -70,20 +70,20 @@ class _Nodes:
             yield f"    {node}{shapes[kind].format(_safe(text))}"
 
 
-def _arrows(nodes: _Nodes, origins: Sequence[str], target: TransitionTarget, *, label: str) -> Iterator[str]:
+def _arrows(nodes: _Nodes, origins: Sequence[str | None], target: TransitionTarget, *, label: str) -> Iterator[str]:
     for origin in origins:
-        begin = nodes.place(ANYBODY) if origin == ANYBODY else nodes.person(origin)
+        begin = nodes.place(ANYBODY) if origin is None else nodes.person(origin)
         for end in _ends(nodes, origin, target):
             yield f'    {begin} -->|"{_safe(label)}"| {end}'
 
 
-def _ends(nodes: _Nodes, origin: str, target: TransitionTarget) -> list[str]:
+def _ends(nodes: _Nodes, origin: str | None, target: TransitionTarget) -> list[str]:
     match target:
         case AgentTarget(agent_id):
             return [nodes.person(agent_id)]
         case AgentsTarget(agent_ids):
             return [nodes.person(name) for name in agent_ids]
-        case StayTarget() if origin != ANYBODY:
+        case StayTarget() if origin is not None:
             return [nodes.person(origin)]
         case TerminateTarget(reason):
             return [nodes.end(reason)]

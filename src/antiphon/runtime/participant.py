@@ -5,10 +5,11 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Sequence
 
-from antiphon.core.codec import MAX_BYTES, MAX_NODES, Malformed, check_json, copied, to_json
+from antiphon.core.codec import MAX_BYTES, MAX_DEPTH, MAX_NODES, Malformed, check_json, copied, to_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import Created, Json, Seat, data_of
+from antiphon.core.naming import DEEPEST_JSON
 from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import shown
 from antiphon.orchestration.graph import TransitionGraph
@@ -53,7 +54,7 @@ class Participant:
             type=type,
             creator=self.name,
             participants=self._seated(adapter_named(type), target),
-            knobs=_fitting(_plain(_written(knobs), "knobs", most=MOST_KNOB_NODES)),
+            knobs=_fitting(_plain(_written(knobs), "knobs", most=MOST_KNOB_NODES, deepest=DEEPEST_JSON + 8)),
             ordered=adapter_named(type).ordered,
             ttl=_checked_ttl(ttl),
             context_vars=_plain({} if context_vars is None else context_vars, "context_vars"),
@@ -134,11 +135,11 @@ def _fitting(knobs: Json) -> Json:
     return knobs
 
 
-def _plain(data: Json, what: str, *, most: int = MAX_NODES) -> Json:
+def _plain(data: Json, what: str, *, most: int = MAX_NODES, deepest: int = MAX_DEPTH) -> Json:
     if type(data) is not dict:
         raise UsageError(f"{what} is {shown(data)}; give a dict")
     try:
-        check_json(data, most=most)
+        check_json(data, most=most, deepest=deepest)
     except Malformed as error:
         raise UsageError(f"{what}: {error}") from error
     return copied(data)
