@@ -3,25 +3,14 @@
 A channel is a log. Rules decide who speaks next. Guards decide what may happen.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from antiphon.agents.context import TurnChannel, delete_context, set_context
 from antiphon.agents.declaration import Limits
 from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, ToolSpec, Usage, calls, says
 from antiphon.agents.results import NOT_DONE, Finish, Handoff
 from antiphon.agents.tool import tool
-from antiphon.core.conditions import (
-    AllOf,
-    Always,
-    AnyOf,
-    ContextEquals,
-    ContextIn,
-    ContextThreshold,
-    FromSpeaker,
-    Not,
-    Once,
-    ToolCalled,
-    TransitionCondition,
-    register_condition,
-)
 from antiphon.core.decision import Assign, Close, Decision, Wait
 from antiphon.core.envelope import Envelope, Priority, visible_to
 from antiphon.core.errors import (
@@ -67,21 +56,9 @@ from antiphon.core.events import (
 )
 from antiphon.core.rules import Adapter, Expectation, Finding, Seats
 from antiphon.core.state import State
-from antiphon.core.targets import (
-    AgentsTarget,
-    AgentTarget,
-    RevertToInitiatorTarget,
-    RoundRobinTarget,
-    StayTarget,
-    TerminateTarget,
-    TransitionDecision,
-    TransitionTarget,
-    register_target,
-)
 from antiphon.core.views import FullTranscript, Message, NamedTranscript, NamedWindowedSummary, WindowedSummary
 from antiphon.hub.feed import Signal
 from antiphon.models.scripted import ScriptedModel
-from antiphon.orchestration.graph import Transition, TransitionGraph
 from antiphon.orchestration.lawbook import register_adapter
 from antiphon.runtime.agent import Agent
 from antiphon.runtime.channel import Channel
@@ -95,6 +72,64 @@ from antiphon.runtime.events import (
 )
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.participant import Participant
+
+if TYPE_CHECKING:
+    from antiphon.core.conditions import (
+        AllOf,
+        Always,
+        AnyOf,
+        ContextEquals,
+        ContextIn,
+        ContextThreshold,
+        FromSpeaker,
+        Not,
+        Once,
+        ToolCalled,
+        TransitionCondition,
+        register_condition,
+    )
+    from antiphon.core.targets import (
+        AgentsTarget,
+        AgentTarget,
+        RevertToInitiatorTarget,
+        RoundRobinTarget,
+        StayTarget,
+        TerminateTarget,
+        TransitionDecision,
+        TransitionTarget,
+        register_target,
+    )
+    from antiphon.orchestration.graph import Transition, TransitionGraph
+
+_WORKFLOW = {
+    "antiphon.core.conditions": (
+        "AllOf",
+        "Always",
+        "AnyOf",
+        "ContextEquals",
+        "ContextIn",
+        "ContextThreshold",
+        "FromSpeaker",
+        "Not",
+        "Once",
+        "ToolCalled",
+        "TransitionCondition",
+        "register_condition",
+    ),
+    "antiphon.core.targets": (
+        "AgentsTarget",
+        "AgentTarget",
+        "RevertToInitiatorTarget",
+        "RoundRobinTarget",
+        "StayTarget",
+        "TerminateTarget",
+        "TransitionDecision",
+        "TransitionTarget",
+        "register_target",
+    ),
+    "antiphon.orchestration.graph": ("Transition", "TransitionGraph"),
+}
+"""What steers workflows, which is loaded when it is first asked for, and where it lives."""
 
 __all__ = [
     "EV_CHANNEL_CLOSED",
@@ -205,3 +240,15 @@ __all__ = [
     "tool",
     "visible_to",
 ]
+
+if not TYPE_CHECKING:  # a checker of types knows the names from above
+
+    def __getattr__(name: str) -> object:
+        module = next((module for module, names in _WORKFLOW.items() if name in names), None)
+        if module is None:
+            raise AttributeError(f"module 'antiphon' has no attribute {name!r}")
+        globals()[name] = getattr(import_module(module), name)
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__} - {"import_module", "TYPE_CHECKING"})

@@ -131,7 +131,8 @@ class Room:
         return [place for place, said in behind if said.seen_by(name) and said.sender != name]
 
     def _assign(self, *speakers: str) -> None:
-        self._hub("antiphon.turn.assigned", speakers, (OPERATORS,))
+        unaware = tuple(name for name in speakers if not self.log[-1].seen_by(name))
+        self._hub("antiphon.turn.assigned", speakers, (OPERATORS, *unaware))
         self.speakers = speakers
 
     def _hub(self, event_type: str, data: object, audience: tuple[str, ...] | None = None) -> None:

@@ -35,7 +35,15 @@ from antiphon.core.conditions import TransitionCondition, leaves, speakers_of
 from antiphon.core.targets import TransitionTarget
 from antiphon.orchestration.table import Table
 from tests.laws.strategies import json_values
-from tests.orchestration.strategies import PEOPLE, graphs, situations, strange_graphs
+from tests.orchestration.strategies import (
+    PEOPLE,
+    conditions_about,
+    graphs,
+    people,
+    situations,
+    strange_graphs,
+    values,
+)
 
 ENTITIES = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "|": "#124;", "\\": "#92;", "`": "#96;", "\n": " "}
 
@@ -181,6 +189,18 @@ def decided(found: TransitionDecision, place: int | None) -> Decision:
     if found.next_speaker is None:
         return Close(found.close_reason, place)
     return Assign(found.speakers or (found.next_speaker,), "", place)
+
+
+@given(values, values)
+def test_values_are_compared_as_json_has_them(wanted: object, found: object) -> None:
+    state, envelope = State(context_vars={"mood": found}), Envelope()
+    assert ContextEquals("mood", wanted).evaluate(state, envelope) == alike(found, wanted)
+    assert ContextIn("mood", ["never", wanted]).evaluate(state, envelope) == alike(found, wanted)
+
+
+@given(conditions_about(people, values), situations(0))
+def test_a_condition_holds_as_it_reads(condition: TransitionCondition, said: tuple[State, Envelope]) -> None:
+    assert condition.evaluate(*said) == matches(condition, *said, fired=False)
 
 
 @settings(max_examples=settings.default.max_examples * 2)

@@ -168,3 +168,10 @@ def test_a_channel_is_checked_with_what_it_is_opened_with() -> None:
         ("warning", "sticky_loop"),
         ("error", "key_without_writers"),
     ]
+
+
+def test_a_stranger_among_those_whose_word_is_waited_for_is_told() -> None:
+    graph = table("ann", (by("ann") | by("bne"), to("ben")))
+    assert [(each.code, each.message) for each in graph.check(["ann", "ben"])] == [
+        ("unknown_speaker", "transition 0 waits for a word of 'bne' too, who is not a participant")
+    ]

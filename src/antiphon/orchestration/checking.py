@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from antiphon.core.conditions import FromSpeaker, leaves
+from antiphon.core.conditions import FromSpeaker, TransitionCondition, leaves
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.rules import Finding, Seating
 from antiphon.core.targets import named_in
@@ -109,13 +109,20 @@ def _dead_rules(board: Board, found: Exploration) -> Iterator[Finding]:
         if rule.place not in found.fired:
             why = _why_dead(board, found, rule.place)
             yield _warning("dead_rule", f"transition {rule.place} ({as_words(rule.when)}) can never fire: {why}")
+        elif (stranger := _stranger_in(board, rule.when)) is not None:
+            message = f"transition {rule.place} waits for a word of {stranger!r} too, who is not a participant"
+            yield _warning("unknown_speaker", message)
+
+
+def _stranger_in(board: Board, condition: TransitionCondition) -> str | None:
+    """Somebody who is named as a speaker and takes no part."""
+    named = (leaf.agent_id for leaf in leaves(condition) if isinstance(leaf, FromSpeaker))
+    return next((name for name in named if name not in board.seating.kinds), None)
 
 
 def _why_dead(board: Board, found: Exploration, place: int) -> str:
     rule = next(rule for rule in board.table.rules if rule.place == place)
-    kinds = board.seating.kinds
-    named = [leaf.agent_id for leaf in leaves(rule.when) if isinstance(leaf, FromSpeaker)]
-    stranger = next((name for name in named if name not in kinds), None)
+    stranger = _stranger_in(board, rule.when)
     if stranger is not None:
         return f"{stranger!r} is not a participant"
     if rule.speakers is not None and not rule.speakers & {*found.held, *board.people}:

@@ -7,6 +7,7 @@ Rule 2: everything is checked before a channel is created; nothing of it is foun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 from antiphon.core.errors import AntiphonError, RulesInvalid
 from antiphon.core.events import Json
@@ -21,14 +22,14 @@ from antiphon.guards.writers import Writers
 from antiphon.orchestration.adapters import Consulting, Conversation, Discussion, Quiet
 from antiphon.orchestration.expectations import expectations_for
 from antiphon.orchestration.shape import check_shape
-from antiphon.orchestration.workflow import Workflow
 
 BUILT_IN: dict[str, type[Adapter]] = {
     "conversation": Conversation,
     "consulting": Consulting,
     "discussion": Discussion,
-    "workflow": Workflow,
 }
+LATER = {"workflow": ("antiphon.orchestration.workflow", "Workflow")}
+"""Built-in adapters that are loaded when a channel of theirs is."""
 QUIET = frozenset({"system", "quarantine"})
 """Types that nobody can open: the hub's own channels, and the laws of a channel that can only be read."""
 COMMON_KNOBS = frozenset({"guards", "tier", "expectations", "interjectors", "writers"})
@@ -41,7 +42,7 @@ def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
     """Make a channel type available by its name. Usable as a decorator; a built-in name is refused."""
     check_shape(adapter)
     name = adapter.name
-    if name in BUILT_IN or name in QUIET:
+    if name in BUILT_IN or name in LATER or name in QUIET:
         raise RulesInvalid(f"the adapter {name!r} is built in and cannot be replaced")
     known = _registered.get(name)
     if known is not None and (known.__module__, known.__qualname__) != (adapter.__module__, adapter.__qualname__):
@@ -52,9 +53,12 @@ def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
 
 def adapter_named(name: str) -> type[Adapter]:
     """The adapter of this name."""
+    if isinstance(name, str) and name in LATER and name not in BUILT_IN:
+        module, adapter = LATER[name]
+        BUILT_IN[name] = getattr(import_module(module), adapter)
     found = (BUILT_IN.get(name) or _registered.get(name)) if isinstance(name, str) else None
     if found is None:
-        known = ", ".join(sorted([*BUILT_IN, *_registered]))
+        known = ", ".join(sorted({*BUILT_IN, *LATER, *_registered}))
         raise RulesInvalid(f"no channel type is called {shown(name)}; there are: {known}")
     return found
 

@@ -9,17 +9,16 @@ from antiphon.core.codec import MAX_BYTES, MAX_DEPTH, MAX_NODES, Malformed, chec
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import Created, Json, Seat, data_of
-from antiphon.core.naming import DEEPEST_JSON
 from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import shown
-from antiphon.orchestration.graph import TransitionGraph
 from antiphon.orchestration.lawbook import adapter_named
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.desk import Desk
 from antiphon.runtime.reading import Inbox
 
+MOST_KNOB_DEPTH = 168
 MOST_KNOB_NODES = 20_000
-"""A graph of a thousand transitions has more values than any message may have."""
+"""A graph of a thousand transitions has more values than any message may have, and deeper ones."""
 LONGEST_TTL = 100 * 366 * 24 * 3600
 
 
@@ -54,7 +53,7 @@ class Participant:
             type=type,
             creator=self.name,
             participants=self._seated(adapter_named(type), target),
-            knobs=_fitting(_plain(_written(knobs), "knobs", most=MOST_KNOB_NODES, deepest=DEEPEST_JSON + 8)),
+            knobs=_fitting(_plain(_written(knobs), "knobs", most=MOST_KNOB_NODES, deepest=MOST_KNOB_DEPTH)),
             ordered=adapter_named(type).ordered,
             ttl=_checked_ttl(ttl),
             context_vars=_plain({} if context_vars is None else context_vars, "context_vars"),
@@ -109,8 +108,9 @@ def _check_once(names: Sequence[str]) -> None:
 def _written(knobs: Json) -> Json:
     """The knobs with the graph and expectations as plain data."""
     graph = knobs.get("graph") if type(knobs) is dict else None
-    if isinstance(graph, TransitionGraph):
-        knobs = {**knobs, "graph": graph.to_dict()}
+    written = getattr(graph, "to_dict", None)
+    if callable(written):
+        knobs = {**knobs, "graph": written()}
     wanted = knobs.get("expectations") if type(knobs) is dict else None
     if not isinstance(wanted, list | tuple):
         return knobs
