@@ -21,6 +21,7 @@ import sys, time
 start = time.process_time()
 import antiphon
 print(time.process_time() - start)
+from antiphon import *  # whatever is loaded later
 print(*sys.modules)
 """
 

@@ -6,11 +6,9 @@ A channel is a log. Rules decide who speaks next. Guards decide what may happen.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from antiphon.agents.context import TurnChannel, delete_context, set_context
 from antiphon.agents.declaration import Limits
 from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, ToolSpec, Usage, calls, says
 from antiphon.agents.results import NOT_DONE, Finish, Handoff
-from antiphon.agents.tool import tool
 from antiphon.core.decision import Assign, Close, Decision, Wait
 from antiphon.core.envelope import Envelope, Priority, visible_to
 from antiphon.core.errors import (
@@ -57,11 +55,6 @@ from antiphon.core.events import (
 from antiphon.core.rules import Adapter, Expectation, Finding, Seats
 from antiphon.core.state import State
 from antiphon.core.views import FullTranscript, Message, NamedTranscript, NamedWindowedSummary, WindowedSummary
-from antiphon.hub.feed import Signal
-from antiphon.models.scripted import ScriptedModel
-from antiphon.orchestration.lawbook import register_adapter
-from antiphon.runtime.agent import Agent
-from antiphon.runtime.channel import Channel
 from antiphon.runtime.events import (
     AgentReply,
     AIMessageEvent,
@@ -70,10 +63,10 @@ from antiphon.runtime.events import (
     ToolResponseEvent,
     ToolUsageEvent,
 )
-from antiphon.runtime.hub import Hub
-from antiphon.runtime.participant import Participant
 
 if TYPE_CHECKING:
+    from antiphon.agents.context import TurnChannel, delete_context, set_context
+    from antiphon.agents.tool import tool
     from antiphon.core.conditions import (
         AllOf,
         Always,
@@ -99,9 +92,29 @@ if TYPE_CHECKING:
         TransitionTarget,
         register_target,
     )
+    from antiphon.hub.feed import Signal
+    from antiphon.models.scripted import ScriptedModel
     from antiphon.orchestration.graph import Transition, TransitionGraph
+    from antiphon.orchestration.lawbook import register_adapter
+    from antiphon.runtime.agent import Agent
+    from antiphon.runtime.channel import Channel
+    from antiphon.runtime.hub import Hub
+    from antiphon.runtime.participant import Participant
 
-_WORKFLOW = {
+_LATER = {
+    "antiphon.agents.context": (
+        "TurnChannel",
+        "delete_context",
+        "set_context",
+    ),
+    "antiphon.agents.tool": ("tool",),
+    "antiphon.hub.feed": ("Signal",),
+    "antiphon.models.scripted": ("ScriptedModel",),
+    "antiphon.orchestration.lawbook": ("register_adapter",),
+    "antiphon.runtime.agent": ("Agent",),
+    "antiphon.runtime.channel": ("Channel",),
+    "antiphon.runtime.hub": ("Hub",),
+    "antiphon.runtime.participant": ("Participant",),
     "antiphon.core.conditions": (
         "AllOf",
         "Always",
@@ -129,7 +142,7 @@ _WORKFLOW = {
     ),
     "antiphon.orchestration.graph": ("Transition", "TransitionGraph"),
 }
-"""What steers workflows, which is loaded when it is first asked for, and where it lives."""
+"""What is loaded when it is first asked for: what runs things, and what steers workflows. The core is there at once."""
 
 __all__ = [
     "EV_CHANNEL_CLOSED",
@@ -244,7 +257,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a checker of types knows the names from above
 
     def __getattr__(name: str) -> object:
-        module = next((module for module, names in _WORKFLOW.items() if name in names), None)
+        module = next((module for module, names in _LATER.items() if name in names), None)
         if module is None:
             raise AttributeError(f"module 'antiphon' has no attribute {name!r}")
         globals()[name] = getattr(import_module(module), name)
