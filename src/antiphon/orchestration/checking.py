@@ -18,7 +18,7 @@ from antiphon.core.words import shown
 from antiphon.orchestration.board import Board, Holders, Move, Node
 from antiphon.orchestration.domains import Domain, context_leaves
 from antiphon.orchestration.exploring import Exploration
-from antiphon.orchestration.wording import as_words
+from antiphon.orchestration.wording import as_words, told_target
 
 if TYPE_CHECKING:
     from antiphon.orchestration.graph import TransitionGraph
@@ -233,3 +233,10 @@ def _unexplored(found: Exploration) -> Iterator[Finding]:
     if not found.complete:
         message = "it has too many situations to look at all of them; those beyond were not looked at"
         yield _warning("not_explored", message)
+
+
+def summary(graph: TransitionGraph) -> list[str]:
+    """The table as lines, in the order in which it is read."""
+    rules = sorted(enumerate(graph.transitions), key=lambda each: each[1].priority)
+    lines = [f"{place}: {as_words(rule.when)} → {told_target(rule.then)}" for place, rule in rules]
+    return [*lines, f"otherwise → {told_target(graph.default_target)}"]
