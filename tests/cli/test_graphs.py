@@ -151,7 +151,13 @@ def test_a_drawing(run: Run, tmp_path: Path) -> None:
     path = written(tmp_path, TRIAGE.to_dict())
     result = run("draw", path)
     assert (result.exit_code, result.stdout) == (0, TRIAGE.to_mermaid())
-    assert json.loads(run("draw", path, "--json").stdout) == {"mermaid": TRIAGE.to_mermaid()}
+    lines = [
+        "0: from triage and urgent = true → to oncall",
+        "1: from triage → to review",
+        "otherwise → end: done",
+    ]
+    assert run("draw", path, "--table").stdout.splitlines() == lines
+    assert json.loads(run("draw", path, "--json").stdout) == {"mermaid": TRIAGE.to_mermaid(), "table": lines}
 
 
 def test_what_cannot_be_drawn(run: Run, tmp_path: Path) -> None:
