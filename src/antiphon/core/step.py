@@ -41,6 +41,8 @@ from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
 from antiphon.core.words import shown
 
+REFUSALS = (Deny, Later)
+
 
 class Admitted(msgspec.Struct, frozen=True):
     """A batch to be recorded whole, and the fold it leads to."""
@@ -52,7 +54,7 @@ class Admitted(msgspec.Struct, frozen=True):
 def step(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny | Later:
     """Admit one draft, or say why not, or that it must wait."""
     judged = laws.judge(fold, draft)
-    if isinstance(judged, Deny | Later):
+    if isinstance(judged, REFUSALS):
         return judged
     return record(fold, judged, laws=laws, at=at, new_id=new_id)
 

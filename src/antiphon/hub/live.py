@@ -111,7 +111,8 @@ class LiveChannel:
                 raise
             finally:
                 self._go_on()
-            await request.waited()
+            if not request.settled:
+                await request.waited()
         return request.given(self.state.channel_id)
 
     async def settled(self) -> None:
@@ -192,7 +193,8 @@ class LiveChannel:
         else:
             await self._tidy_up()
         finally:
-            self._line_up_twins()
+            if self._twins:
+                self._line_up_twins()
 
     def _line_up_twins(self) -> None:
         """Let the second of an id wait for what becomes of the first."""

@@ -23,6 +23,8 @@ from antiphon.hub.request import Answer, Plan, Request
 class Round:
     """What some requests come to, if it is recorded."""
 
+    __slots__ = ("_answers", "_at", "_laws", "_refusal", "batch", "fold", "held")
+
     def __init__(self, fold: Fold, laws: Laws, at: Instant) -> None:
         self.fold, self._laws, self._at = fold, laws, at
         self.batch: list[Envelope] = []
@@ -53,15 +55,15 @@ class Round:
 
     def _decide_on(self, request: Request) -> None:
         outcome = self._refusal or planned(request.plan, self.fold, self._laws, at=self._at)
-        match outcome:
-            case Later():
-                self.held.append(request)
-            case Admitted(batch, fold):
-                self.batch.extend(batch)
-                self.fold = fold
-                self._answers.append((request, batch[0] if batch else None))
-            case answer:
-                self._answers.append((request, answer))
+        if isinstance(outcome, Admitted):
+            batch = outcome.batch
+            self.batch += batch
+            self.fold = outcome.fold
+            self._answers.append((request, batch[0] if batch else None))
+        elif isinstance(outcome, Later):
+            self.held.append(request)
+        else:
+            self._answers.append((request, outcome))
 
     def settle(self) -> None:
         """Tell everybody who was decided on."""

@@ -46,10 +46,9 @@ class Request(msgspec.Struct, eq=False):
             self.done.set_result(None)
 
     async def waited(self) -> None:
-        """Wait for the answer, if there is none yet."""
-        if not self.settled:
-            self.done = asyncio.get_running_loop().create_future()
-            await self.done
+        """Wait for the answer, which there is not yet."""
+        self.done = asyncio.get_running_loop().create_future()
+        await self.done
 
     def given(self, channel_id: str) -> Envelope | None:
         """The answer; raised if it is an error."""

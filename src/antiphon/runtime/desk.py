@@ -175,7 +175,9 @@ class Desk:
         denial = check_draft(draft)
         if denial is not None:
             raise await self.audit.refusal(Denied(denial.reason, live.state.channel_id, denial.detail), draft)
-        self._check_own_turn(live, draft)
+        lane = taking.get()
+        if lane is not None and lane[0] == live.state.channel_id:
+            _check_own_turn(live, draft, lane)
         again = draft if draft.envelope_id else None
         waited = False
 
@@ -192,17 +194,6 @@ class Desk:
             raise await self.audit.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
-
-    def _check_own_turn(self, live: LiveChannel, draft: Envelope) -> None:
-        """`UsageError` if a tool puts in a word that would wait for the end of the turn that waits for the tool."""
-        lane = taking.get()
-        if lane is None or lane[0] != live.state.channel_id:
-            return
-        if isinstance(live.laws.judge(live.fold, draft), Later):
-            raise UsageError(
-                f"{draft.sender_id!r} cannot put in a word from inside of a turn of {lane[1]!r} here: it would wait "
-                "for the end of that turn; return it from the tool, or send it when the turn is over"
-            )
 
     async def create(self, created: Created, channel_id: str = "") -> LiveChannel:
         """Record a new channel and its invitations, and ask those who decide on them."""
@@ -314,6 +305,15 @@ async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:
         return answer(invite, accepted=bool(accepted))
     except Exception as error:
         return answer(invite, accepted=False, reason=told(error))
+
+
+def _check_own_turn(live: LiveChannel, draft: Envelope, lane: Lane) -> None:
+    """`UsageError` if a tool puts in a word that would wait for the end of the turn that waits for the tool."""
+    if isinstance(live.laws.judge(live.fold, draft), Later):
+        raise UsageError(
+            f"{draft.sender_id!r} cannot put in a word from inside of a turn of {lane[1]!r} here: it would wait "
+            "for the end of that turn; return it from the tool, or send it when the turn is over"
+        )
 
 
 def put_in(draft: Envelope) -> Envelope:
