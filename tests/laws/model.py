@@ -89,6 +89,8 @@ class Room:
     def spoken(self, who: str, audience: tuple[str, ...] | None = None) -> None:
         """What follows when somebody has spoken."""
         if self.type != "conversation" and who not in self.speakers:
+            if any(KINDS[name] == "agent" for name in self.speakers):  # who has not begun, and is to hear it
+                self._assign(*self.speakers)
             return
         self.turns, self.last = self.turns + 1, who
         self.speakers = tuple(name for name in self.speakers if name != who)
