@@ -6,9 +6,9 @@ A channel is a log. Rules decide who speaks next. Guards decide what may happen.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from antiphon.agents.declaration import Limits
-from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, ToolSpec, Usage, calls, says
-from antiphon.agents.results import NOT_DONE, Finish, Handoff
+from antiphon.agents.limits import Limits
+from antiphon.agents.messages import Answered, Asked, Call, Objected, Reply, Request, ToolSpec, Usage, calls, says
+from antiphon.agents.results import NOT_DONE, AgentReply, Finish, Handoff
 from antiphon.core.decision import Assign, Close, Decision, Wait
 from antiphon.core.envelope import Envelope, Priority, visible_to
 from antiphon.core.errors import (
@@ -54,9 +54,16 @@ from antiphon.core.events import (
 )
 from antiphon.core.rules import Adapter, Expectation, Finding, Seats
 from antiphon.core.state import State
-from antiphon.core.views import FullTranscript, Message, NamedTranscript, NamedWindowedSummary, WindowedSummary
+from antiphon.core.summaries import SummarisedTranscript
+from antiphon.core.views import (
+    FullTranscript,
+    Message,
+    NamedTranscript,
+    NamedWindowedSummary,
+    TokenBudget,
+    WindowedSummary,
+)
 from antiphon.runtime.events import (
-    AgentReply,
     AIMessageEvent,
     FinalStateEvent,
     TokenEvent,
@@ -66,6 +73,11 @@ from antiphon.runtime.events import (
 
 if TYPE_CHECKING:
     from antiphon.agents.context import TurnChannel, delete_context, set_context
+    from antiphon.agents.defaults import DEFAULT_TOOLS
+    from antiphon.agents.delegating import delegate
+    from antiphon.agents.intents import Intent
+    from antiphon.agents.progress import Progress
+    from antiphon.agents.steps import END, Step, Steps
     from antiphon.agents.tool import tool
     from antiphon.core.conditions import (
         AllOf,
@@ -107,6 +119,11 @@ _LATER = {
         "delete_context",
         "set_context",
     ),
+    "antiphon.agents.defaults": ("DEFAULT_TOOLS",),
+    "antiphon.agents.delegating": ("delegate",),
+    "antiphon.agents.intents": ("Intent",),
+    "antiphon.agents.progress": ("Progress",),
+    "antiphon.agents.steps": ("END", "Step", "Steps"),
     "antiphon.agents.tool": ("tool",),
     "antiphon.hub.feed": ("Signal",),
     "antiphon.models.scripted": ("ScriptedModel",),
@@ -145,6 +162,8 @@ _LATER = {
 """What is loaded when it is first asked for: what runs things, and what steers workflows. The core is there at once."""
 
 __all__ = [
+    "DEFAULT_TOOLS",
+    "END",
     "EV_CHANNEL_CLOSED",
     "EV_CHANNEL_EXPIRED",
     "EV_CHANNEL_INVITE",
@@ -196,6 +215,7 @@ __all__ = [
     "Handoff",
     "Hub",
     "IdReused",
+    "Intent",
     "Limits",
     "LogCorrupt",
     "Message",
@@ -203,10 +223,12 @@ __all__ = [
     "NamedTranscript",
     "NamedWindowedSummary",
     "Not",
+    "Objected",
     "Once",
     "OutcomeUnknown",
     "Participant",
     "Priority",
+    "Progress",
     "Reply",
     "ReplyMalformed",
     "Request",
@@ -219,10 +241,14 @@ __all__ = [
     "SlowConsumer",
     "State",
     "StayTarget",
+    "Step",
+    "Steps",
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "SummarisedTranscript",
     "TerminateTarget",
+    "TokenBudget",
     "TokenEvent",
     "TooLarge",
     "ToolCalled",
@@ -244,6 +270,7 @@ __all__ = [
     "WaitTimeout",
     "WindowedSummary",
     "calls",
+    "delegate",
     "delete_context",
     "register_adapter",
     "register_condition",

@@ -60,12 +60,14 @@ def test_an_agent_is_what_it_was_given() -> None:
         ("look", "Look at something."),
         ("pay", "Pay an amount."),
     ]
+    assert agent.team.lead.specs[:2] == agent.specs
 
 
 def test_an_agent_needs_a_name_and_a_model() -> None:
     agent = Agent("ada", model)
     assert (agent.system_prompt, agent.tools, agent.memory, agent.limits) == ("", (), None, Limits())
     assert (agent.toolbox, agent.specs) == ((), ())
+    assert agent.team.lead.declaration is agent
     assert (Limits().model_calls, Limits().model_seconds) == (25, 120.0)
 
 

@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon import Finish, Handoff
+from antiphon import Agent, Finish, Handoff, Limits, ScriptedModel, tool
 from antiphon.agents.calling import Returned
-from antiphon.agents.loop import AskModel, CallTool, Given, Manner, Said, Wanted, drive, take_turn
-from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, ToolSpec, Usage, says
+from antiphon.agents.defaults import DEFAULTS
+from antiphon.agents.loop import Said, Turning, drive, take_turn
+from antiphon.agents.messages import Answered, Asked, Call, Exchange, Reply, Request, Usage, says
+from antiphon.agents.progress import Progress
+from antiphon.agents.scene import Manner
+from antiphon.agents.wanted import AskModel, CallTool, Enter, Entered, Given, Wanted
 from antiphon.core.views import Message
 
-ASK = Request("Be kind.", [Message("user", "What is there?")], specs=(ToolSpec("look", "Look.", {}),), past="p")
-PLAIN = Manner()
+
+class Way(NamedTuple):
+    """How a turn is taken."""
+
+    direct: frozenset[str] = frozenset()
+    """The tools whose result is the answer."""
+    most: int = 25
+    refusal: Callable[[Handoff], str | None] = lambda handoff: None
+
+
+def agent_of(way: Way) -> Agent:
+    def anything() -> None: ...
+
+    tools = [tool(anything, name=name, return_direct=name in way.direct) for name in ("look", "pay", "pass", "quit")]
+    return Agent("ann", ScriptedModel([]), tools=tools, limits=Limits(model_calls=way.most), without=DEFAULTS)
+
+
+PLAIN = Way()
+HISTORY = [Message("user", "What is there?")]
+ENTERED = Entered("Be kind.", HISTORY, "p")
+ASK = Request("Be kind.", HISTORY, specs=agent_of(PLAIN).team.lead.specs, past="p")
+ANN = ("ann",)
 LOOK, PAY, PASS, QUIT = (
     Call("look", {"at": 7}, "c1"),
     Call("pay", {}, "c2"),
@@ -35,10 +59,17 @@ class Played(NamedTuple):
     """None if the results did not suffice."""
 
 
-def played(results: Sequence[Given], manner: Manner = PLAIN, request: Request = ASK) -> Played:
+def begun(way: Way) -> tuple[Turning, Wanted]:
+    """A turn that has entered, and what it wants first."""
+    turn = take_turn(agent_of(way).team, Progress(ANN), Manner(way.refusal))
+    assert next(turn) == Enter(0, ANN)
+    return turn, turn.send(ENTERED)
+
+
+def played(results: Sequence[Given], way: Way = PLAIN) -> Played:
     """What a turn wants, one after the other, when it is given these results, and what it comes to."""
-    turn = take_turn(request, manner)
-    wanted = [next(turn)]
+    turn, first = begun(way)
+    wanted = [first]
     try:
         for result in results:
             wanted.append(turn.send(result))
@@ -52,7 +83,7 @@ def asks(*calls: Call, text: str = "") -> Reply:
     return Reply(text, calls)
 
 
-def exchanged(played: Played, place: int) -> tuple[Asked | Answered, ...]:
+def exchanged(played: Played, place: int) -> Exchange:
     """What the model was shown of this turn when it was asked, at this place among all that was wanted."""
     wanted = played.wanted[place]
     assert isinstance(wanted, AskModel)
@@ -60,7 +91,7 @@ def exchanged(played: Played, place: int) -> tuple[Asked | Answered, ...]:
 
 
 def test_a_plain_answer() -> None:
-    assert played([says("A cat.")]) == Played([AskModel(0, ASK)], Said("A cat."))
+    assert played([says("A cat.")]) == Played([AskModel(0, ASK, ANN)], Said("A cat."))
 
 
 def test_a_round_of_tools() -> None:
@@ -72,7 +103,7 @@ def test_a_round_of_tools() -> None:
         ASK.specs,
         "p",
     )
-    assert wanted == [AskModel(0, ASK), (CallTool(1, LOOK),), AskModel(2, again)]
+    assert wanted == [AskModel(0, ASK, ANN), (CallTool(1, LOOK, ANN),), AskModel(2, again, ANN)]
     assert said == Said("A cat.", tools=("look",))
 
 
@@ -80,7 +111,7 @@ def test_tools_of_one_message_may_be_called_at_once() -> None:
     wanted, said = played(
         [asks(LOOK, PAY, LOOK), (Returned("a cat"), Returned("paid"), Returned("a dog")), says("So.")]
     )
-    assert wanted[1] == (CallTool(1, LOOK), CallTool(2, PAY), CallTool(3, LOOK))
+    assert wanted[1] == (CallTool(1, LOOK, ANN), CallTool(2, PAY, ANN), CallTool(3, LOOK, ANN))
     assert said == Said("So.", tools=("look", "pay", "look"))
 
 
@@ -115,9 +146,9 @@ def test_every_call_is_answered_in_the_next_request() -> None:
     ],
 )
 def test_a_direct_result_is_the_answer(calls: tuple[Call, ...], results: tuple[Returned, ...], text: str) -> None:
-    manner = Manner(direct=frozenset({"look"}))
+    way = Way(direct=frozenset({"look"}))
     worked = tuple(call.name for call, result in zip(calls, results, strict=True) if not result.failed)
-    assert played([asks(*calls, text="Wait."), results], manner).said == Said(text, tools=worked)
+    assert played([asks(*calls, text="Wait."), results], way).said == Said(text, tools=worked)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +156,8 @@ def test_a_direct_result_is_the_answer(calls: tuple[Call, ...], results: tuple[R
     [(LOOK, Returned("It is dark.", failed=True)), (PAY, Returned("paid"))],
 )
 def test_the_model_is_asked_again_after_a_direct_tool_that_failed_or_another(call: Call, result: Returned) -> None:
-    manner = Manner(direct=frozenset({"look"}))
-    play = played([asks(call), (result,), says("So.")], manner)
+    way = Way(direct=frozenset({"look"}))
+    play = played([asks(call), (result,), says("So.")], way)
     assert play.said == Said("So.", tools=() if result.failed else (call.name,))
     assert exchanged(play, 2)[-1] == Answered(call, result.text, result.failed)
 
@@ -134,8 +165,8 @@ def test_the_model_is_asked_again_after_a_direct_tool_that_failed_or_another(cal
 # Where the turn goes
 
 
-def refusing(*targets: str) -> Manner:
-    return Manner(refusal=lambda handoff: f"No {handoff.target} here." if handoff.target in targets else None)
+def refusing(*targets: str) -> Way:
+    return Way(refusal=lambda handoff: f"No {handoff.target} here." if handoff.target in targets else None)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +182,7 @@ def test_a_handoff_ends_the_turn(text: str, result: Returned, answer: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("manner", "results", "target"),
+    ("way", "results", "target"),
     [
         (PLAIN, (TO_BOB, TO_CAROL), "bob"),
         (PLAIN, (TO_CAROL, TO_BOB), "carol"),
@@ -159,8 +190,8 @@ def test_a_handoff_ends_the_turn(text: str, result: Returned, answer: str) -> No
         (refusing("carol"), (TO_BOB, TO_CAROL), "bob"),
     ],
 )
-def test_the_first_handoff_that_is_possible_wins(manner: Manner, results: tuple[Returned, ...], target: str) -> None:
-    said = played([asks(PASS, PASS), results], manner).said
+def test_the_first_handoff_that_is_possible_wins(way: Way, results: tuple[Returned, ...], target: str) -> None:
+    said = played([asks(PASS, PASS), results], way).said
     assert said is not None
     assert said.handoff is not None
     assert said.handoff.target == target
@@ -183,7 +214,7 @@ def test_every_refused_handoff_is_told_why() -> None:
 
 def test_what_is_called_beside_a_handoff_is_called_all_the_same() -> None:
     wanted, said = played([asks(PASS, LOOK), (TO_BOB, Returned("a cat"))])
-    assert wanted[1] == (CallTool(1, PASS), CallTool(2, LOOK))
+    assert wanted[1] == (CallTool(1, PASS, ANN), CallTool(2, LOOK, ANN))
     assert said == Said("Bob, please.", handoff=TO_BOB.handoff, tools=("pass", "look"))
 
 
@@ -200,7 +231,7 @@ def test_to_finish_with_words_keeps_them() -> None:
 
 @pytest.mark.parametrize("routed", [TO_BOB, DONE])
 def test_where_the_turn_goes_wins_over_a_direct_result(routed: Returned) -> None:
-    said = played([asks(LOOK, PASS), (Returned("a cat"), routed)], Manner(direct=frozenset({"look"}))).said
+    said = played([asks(LOOK, PASS), (Returned("a cat"), routed)], Way(direct=frozenset({"look"}))).said
     assert said is not None
     assert said.text != "a cat"
     assert (said.handoff is None) != (said.finish is None)
@@ -223,13 +254,13 @@ def test_a_turn_asks_its_model_only_so_often(texts: list[str], partial: str) -> 
     results: list[Given] = []
     for text in texts:
         results += [asks(LOOK, text=text), (Returned("a cat"),)]
-    wanted, said = played(results, Manner(most=2))
+    wanted, said = played(results, Way(most=2))
     assert [isinstance(each, AskModel) for each in wanted] == [True, False, True, False]
     assert said == Said(partial, "max_model_calls", tools=("look", "look"))
 
 
 def test_the_last_answer_a_turn_may_ask_for_counts() -> None:
-    assert played([asks(LOOK), (Returned("a cat"),), says("So.")], Manner(most=2)).said == Said("So.", tools=("look",))
+    assert played([asks(LOOK), (Returned("a cat"),), says("So.")], Way(most=2)).said == Said("So.", tools=("look",))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +277,7 @@ def test_the_last_answer_a_turn_may_ask_for_counts() -> None:
     ],
 )
 def test_what_was_consumed_is_summed(results: list[Given], usage: Usage) -> None:
-    said = played(results, Manner(most=2)).said
+    said = played(results, Way(most=2)).said
     assert said is not None
     assert said.usage == usage
 
@@ -255,15 +286,17 @@ def test_what_was_consumed_is_summed(results: list[Given], usage: Usage) -> None
 
 
 async def test_a_turn_is_driven_to_its_end() -> None:
-    results = iter([asks(LOOK), (Returned("a cat"),), says("A cat.")])
+    results: Iterator[Given] = iter([ENTERED, asks(LOOK), (Returned("a cat"),), says("A cat.")])
     seen: list[Wanted] = []
 
     async def perform(wanted: Wanted) -> Given:
         seen.append(wanted)
         return next(results)
 
-    assert await drive(take_turn(ASK, PLAIN), perform) == Said("A cat.", tools=("look",))
-    assert seen == played([asks(LOOK), (Returned("a cat"),), says("A cat.")]).wanted
+    turn = take_turn(agent_of(PLAIN).team, Progress(ANN), Manner())
+    assert await drive(turn, perform) == Said("A cat.", tools=("look",))
+    assert seen[0] == Enter(0, ANN)
+    assert seen[1:] == played([asks(LOOK), (Returned("a cat"),), says("A cat.")]).wanted
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), TimeoutError(), asyncio.CancelledError()])
@@ -275,12 +308,12 @@ async def test_what_goes_wrong_in_a_call_ends_the_drive(error: BaseException) ->
         performed += 1
         if isinstance(wanted, tuple):
             raise error
-        return asks(LOOK)
+        return ENTERED if isinstance(wanted, Enter) else asks(LOOK)
 
     with pytest.raises(type(error)) as raised:
-        await drive(take_turn(ASK, PLAIN), perform)
+        await drive(take_turn(agent_of(PLAIN).team, Progress(ANN), Manner()), perform)
     assert raised.value is error
-    assert performed == 2
+    assert performed == 3
 
 
 # Laws
@@ -288,18 +321,18 @@ async def test_what_goes_wrong_in_a_call_ends_the_drive(error: BaseException) ->
 tools = st.sampled_from([LOOK, PAY, PASS, QUIT])
 outcomes = st.sampled_from([Returned("a cat"), Returned(""), Returned("dark", failed=True), TO_BOB, TO_CAROL, DONE])
 rounds = st.lists(st.tuples(st.sampled_from(["", "Hm."]), st.lists(st.tuples(tools, outcomes), max_size=3)), max_size=5)
-manners = st.builds(
-    lambda direct, most, no: Manner(frozenset(direct), most, refusing(*no).refusal),
+ways = st.builds(
+    lambda direct, most, no: Way(frozenset(direct), most, refusing(*no).refusal),
     st.sets(st.sampled_from(["look", "pay"])),
     st.integers(1, 4),
     st.sets(st.sampled_from(["bob", "carol"])),
 )
 
 
-def followed(script: list[tuple[str, list[tuple[Call, Returned]]]], manner: Manner) -> Played:
+def followed(script: list[tuple[str, list[tuple[Call, Returned]]]], way: Way) -> Played:
     """A turn that is given these rounds for as long as it goes on, and a last word if it still does."""
-    turn = take_turn(ASK, manner)
-    wanted = [next(turn)]
+    turn, first = begun(way)
+    wanted = [first]
     try:
         for text, pairs in [*script, ("So.", [])]:
             wanted.append(turn.send(Reply(text, tuple(call for call, _ in pairs))))
@@ -309,11 +342,11 @@ def followed(script: list[tuple[str, list[tuple[Call, Returned]]]], manner: Mann
     raise AssertionError("a turn goes on after its last word")
 
 
-@given(rounds, manners)
+@given(rounds, ways)
 def test_the_same_results_lead_to_the_same_turn(
-    script: list[tuple[str, list[tuple[Call, Returned]]]], manner: Manner
+    script: list[tuple[str, list[tuple[Call, Returned]]]], way: Way
 ) -> None:
-    one, two = followed(script, manner), followed(script, manner)
+    one, two = followed(script, way), followed(script, way)
     assert one == two
     positions = [
         index
@@ -322,18 +355,18 @@ def test_the_same_results_lead_to_the_same_turn(
     ]
     assert positions == list(range(len(positions)))
     asked = [step for step in one.wanted if isinstance(step, AskModel)]
-    assert 1 <= len(asked) <= manner.most
+    assert 1 <= len(asked) <= way.most
     for step in asked:
         _check_answered(step.request.exchange)
 
 
-def _check_answered(exchange: tuple[Asked | Answered, ...]) -> None:
+def _check_answered(exchange: Exchange) -> None:
     """What the model asked for is answered, call by call, before it is asked again."""
     wanted: list[Call] = []
     for each in exchange:
         if isinstance(each, Asked):
             assert wanted == []
             wanted = list(each.calls)
-        else:
+        elif isinstance(each, Answered):
             assert wanted.pop(0) == each.call
     assert wanted == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from antiphon import (
+    DEFAULT_TOOLS,
     EV_TEXT,
     Agent,
     AIMessageEvent,
@@ -68,7 +69,8 @@ async def test_an_answer_says_what_who_and_how_much(hub: Hub) -> None:
     first = model.requests[0]
     assert (reply.text, reply.agent, reply.stopped) == ("3", "bob", None)
     assert reply.usage.input_tokens > 5
-    assert (first.system, first.messages, first.tools) == ("Be brief.", [("user", "1+2?")], ["add"])
+    assert (first.system, first.messages) == ("Be brief.\n\nCurrent date: 2026-01-01", [("user", "1+2?")])
+    assert first.tools == ["add", *DEFAULT_TOOLS[:4]]
     assert model.requests[1].messages == [("user", "1+2?"), ("assistant", ""), ("tool", "3")]
 
 
@@ -253,7 +255,7 @@ async def test_a_prompt_may_be_a_function_of_what_was_said(hub: Hub) -> None:
     agent = Agent("bob", model=model, system_prompt=prompt)
     await agent.invoke("a", thread_id="t", hub=hub)
     await agent.invoke("b", thread_id="t", hub=hub)
-    assert [request.system for request in model.requests] == ["1 so far", "3 so far"]
+    assert [request.system.splitlines()[0] for request in model.requests] == ["1 so far", "3 so far"]
 
 
 async def test_memory_bounds_what_is_shown(hub: Hub) -> None:

@@ -19,8 +19,9 @@ from contextvars import copy_context
 
 import msgspec
 
+from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.nesting import ENDS, is_from_outside
-from antiphon.agents.results import Finish, Handoff, NotDone
+from antiphon.agents.results import Finish, Handoff, NotDone, Transfer
 from antiphon.agents.schema import from_model, to_model
 from antiphon.agents.signature import CHANNEL, CONTEXT, IDEMPOTENCY_KEY, Function
 from antiphon.agents.tool import Tool
@@ -50,6 +51,15 @@ class Returned(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: bool = False
     handoff: Handoff | None = None
     finish: Finish | None = None
+    transfer: str | None = None
+    """Who of the team becomes active."""
+    usage: Usage = NO_USAGE
+    """What models consumed within the call."""
+
+    @property
+    def target(self) -> str | None:
+        """Who is to go on; None if that is not what the call was about."""
+        return self.transfer or (None if self.handoff is None else self.handoff.target)
 
 
 class BadArguments(ValueError):
@@ -223,6 +233,8 @@ def _returned(value: object) -> Returned:
             return refused(_why(error))
         case Handoff() | Finish():
             return _routed(value)
+        case Transfer(target=target, text=text):
+            return msgspec.structs.replace(_measured(text), transfer=target)
         case None:
             return Returned("")
         case str():

@@ -6,14 +6,21 @@ What a tool writes to the context is part of the turn: it is recorded with the a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from antiphon.agents.results import AgentReply
+from antiphon.agents.tasks import Given, Standing
 from antiphon.core.codec import Malformed, as_type, check_json, copied
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.events import EV_CONTEXT_SET, ContextSet, Json
 from antiphon.core.guard import Deny
+from antiphon.core.instants import Instant
 from antiphon.core.state import State, detached
+
+if TYPE_CHECKING:
+    from antiphon.agents.declaration import Declaration
+    from antiphon.agents.team import Member
 
 Judge = Callable[[Envelope], Deny | None]
 """Says whether the speaker may record this."""
@@ -33,13 +40,23 @@ class TurnChannel:
 
     __injected__ = "channel"
 
-    def __init__(self, state: State, speaker: str, judge: Judge, *, before: ContextSet = NOTHING) -> None:
+    def __init__(
+        self,
+        state: State,
+        speaker: str,
+        judge: Judge,
+        *,
+        before: ContextSet = NOTHING,
+        standing: Standing | None = None,
+    ) -> None:
         self._state, self.speaker = state, speaker
-        self._judge, self._before = judge, before
+        self._judge, self._before, self._standing = judge, before, standing
         self.written = NOTHING
         """What this call has written to the context."""
         self.over = False
         """Whether the call has returned: what is written later would be lost."""
+        self.tasks = Given(state.channel_id, speaker)
+        """The tasks that this call has given to others."""
 
     @property
     def channel_id(self) -> str:
@@ -57,6 +74,40 @@ class TurnChannel:
         kept = {key: value for key, value in self._state.context_vars.items() if key not in updates.delete}
         return copied({**kept, **updates.set})
 
+    @property
+    def member(self) -> Member:
+        """Who of the speaker's team calls the tool."""
+        return self._stands.member
+
+    @property
+    def agent(self) -> str:
+        """The name of who calls the tool: the speaker, or one of its team."""
+        return self.speaker if self._standing is None else self._standing.member.name
+
+    @property
+    def lead(self) -> str | None:
+        """Whom that one works for; None for the speaker itself."""
+        path = () if self._standing is None else self._standing.member.path
+        return path[-2] if len(path) > 1 else None
+
+    @property
+    def now(self) -> Instant:
+        """What time it is, in UTC: `2026-01-31T12:00:00.000000Z`."""
+        return self._stands.now()
+
+    async def delegate(self, agent: Declaration, text: str, *, ttl: float | None = None) -> AgentReply:
+        """Have another agent do something in a channel of its own, and wait for its report.
+
+        If the call is made again after a crash, the same task is gone on with. `TurnFailed` if it comes to nothing.
+        """
+        return await self.tasks.given(self._stands, agent, text, ttl=ttl)
+
+    @property
+    def _stands(self) -> Standing:
+        if self._standing is None:
+            raise UsageError("this channel is not held by a tool in a turn")
+        return self._standing
+
     def set_context(self, **values: object) -> Done:
         """Set context variables; `Denied` if the speaker may not."""
         return self._write({"set": values, "delete": []})
@@ -67,8 +118,8 @@ class TurnChannel:
 
     def __getattr__(self, name: str) -> object:
         raise AttributeError(
-            f"inside a tool the channel has no {name!r}: it has channel_id, speaker, state, context_vars, set_context "
-            "and delete_context; what the agent says is what its turn ends with"
+            f"inside a tool the channel has no {name!r}: it has channel_id, speaker, agent, lead, now, state, "
+            "context_vars, set_context, delete_context and delegate; what the agent says is what its turn ends with"
         )
 
     def _write(self, data: Json) -> Done:

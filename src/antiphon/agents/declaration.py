@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard, cast
 
-import msgspec
-
+from antiphon.agents.defaults import DEFAULTS
+from antiphon.agents.intents import Intent
+from antiphon.agents.limits import USUAL, Limits
 from antiphon.agents.messages import Model, ToolSpec
+from antiphon.agents.output import Output, output_of
+from antiphon.agents.routine import FIVE, with_intents
+from antiphon.agents.steps import Steps, check_steps
+from antiphon.agents.team import Team, check_agents, check_intents, check_without, team_of
 from antiphon.agents.tool import Tool, as_tool
 from antiphon.core.errors import UsageError
 from antiphon.core.ids import check_name
@@ -16,51 +22,74 @@ from antiphon.core.words import shown
 
 Prompt = str | Callable[[Sequence[Message]], str | Awaitable[str]]
 """A system prompt, or a function of the messages so far that gives one."""
-
-MODEL_TIMEOUT = 120.0
-MOST_MODEL_CALLS = 25
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a turn of an agent may go."""
-
-    model_calls: int = MOST_MODEL_CALLS
-    """How often the model is asked in one turn; then it ends with what there is."""
-    model_seconds: float | None = MODEL_TIMEOUT
-    """How long one answer of the model may take; None for as long as the turn may."""
-
-    def __post_init__(self) -> None:
-        if type(self.model_calls) is not int or self.model_calls < 1:
-            raise UsageError(f"model_calls is {shown(self.model_calls)}; give a number of calls, 1 or more")
-        seconds = self.model_seconds
-        if seconds is None:
-            return
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise UsageError(f"model_seconds is {shown(seconds)}; give seconds above 0, or None for no limit")
-
-
-USUAL = Limits()
+Patcher = Callable[[Steps], Steps]
+"""Changes the steps of an agent's turns."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """An agent: its name, the model that speaks for it, what it is told, and the tools it may use."""
+    """An agent: its name, the model that speaks for it, what it is told, and whom and what it may use."""
 
     name: str
     model: Model
     system_prompt: Prompt = ""
     tools: Sequence[object] = ()
-    """Functions, or what `@tool` made of them."""
+    """Functions, or what `@tool` made of them. An agent among them is a sub-agent."""
     memory: View | None = None
     """What it is shown of a channel; None is everything, with names where more than two take part."""
     limits: Limits = USUAL
+    agents: Sequence[Declaration] = ()
+    """Its sub-agents, to whom it can hand over."""
+    intents: Sequence[Intent] = ()
+    """Phrases that need no model."""
+    patcher: Patcher | None = None
+    """Changes the steps of its turns."""
+    description: str = ""
+    """What it is for, as its lead is told."""
+    output: object = None
+    """The shape of its answers: a type, or a JSON schema. None is any text."""
+    without: Sequence[str] = ()
+    """The default tools that it does not have; `current_date` for the date in its prompt."""
+    require_tools: bool | None = None
+    """Whether a model that calls no tools is an error; None: only in the tier `regulated`."""
     toolbox: tuple[Tool, ...] = field(init=False, repr=False, compare=False)
-    """The tools, ready to be called."""
-    specs: tuple[ToolSpec, ...] = field(init=False, repr=False, compare=False)
-    """The tools as the model is told of them."""
+    """The tools of its own, ready to be called."""
+    steps: Steps = field(init=False, repr=False, compare=False)
+    """The steps of its turns."""
+    shape: Output | None = field(init=False, repr=False, compare=False)
+    """What checks its answers."""
+    team: Team = field(init=False, repr=False, compare=False)
+    """Everybody who may answer when it is asked."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        self._check_words()
+        self._check_lists()
+        below = filter(is_agent, self.tools)
+        tools = tuple(as_tool(cast("Tool", each)) for each in self.tools if not is_agent(each))
+        self._set("agents", tuple({id(each): each for each in (*self.agents, *below)}.values()))
+        self._set("tools", tools)
+        self._set("toolbox", tools)
+        self._set("intents", tuple(self.intents))
+        self._set("without", tuple(self.without))
+        self._set("shape", None if self.output is None else output_of(self.output, self.name))
+        self._check_tools()
+        check_agents(self)
+        check_without(self, DEFAULTS)
+        self._set("steps", self._patched())
+        self._set("team", team_of(self))
+        check_intents(self)
+        self._check_calling()
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools of its own as its model is told of them."""
+        return tuple(tool.spec for tool in self.toolbox)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_words(self) -> None:
         model: object = self.model
         if not callable(model) or isinstance(model, type):
             raise UsageError(f"the model of {self.name!r} is {shown(model)}; {_advice(model)}")
@@ -68,24 +97,58 @@ class Declaration:
         if not isinstance(prompt, str) and not callable(prompt):
             given = shown(prompt)
             raise UsageError(f"system_prompt of {self.name!r} is {given}; give a text, or a function of the messages")
-        if not isinstance(self.tools, list | tuple):
-            raise UsageError(f"tools of {self.name!r} is {shown(self.tools)}; give a list of functions")
+        if not isinstance(self.description, str):
+            raise UsageError(f"description of {self.name!r} is {shown(self.description)}; give a text")
         if not isinstance(self.limits, Limits):
             raise UsageError(f"limits of {self.name!r} is {shown(self.limits)}; give Limits(…)")
         memory: object = self.memory
         if memory is not None and (isinstance(memory, type) or not callable(getattr(memory, "shown", None))):
             raise UsageError(f"memory of {self.name!r} is {shown(memory)}; give a view such as WindowedSummary(20)")
-        tools = tuple(map(as_tool, self.tools))
-        object.__setattr__(self, "tools", tools)
-        object.__setattr__(self, "toolbox", tools)
-        object.__setattr__(self, "specs", tuple(tool.spec for tool in tools))
-        self._check_tools()
+
+    def _check_lists(self) -> None:
+        for name, kind, wanted in LISTS:
+            given: object = getattr(self, name)
+            if not isinstance(given, list | tuple):
+                raise UsageError(f"{name} of {self.name!r} is {shown(given)}; give a list of {wanted}")
+            strange = next((each for each in given if kind is not None and not isinstance(each, kind)), None)
+            if strange is not None:
+                raise UsageError(f"{name} of {self.name!r} holds {shown(strange)}; give a list of {wanted}")
+        if any(not isinstance(each, Declaration) for each in self.agents):
+            raise UsageError(f"agents of {self.name!r} is {shown(self.agents)}; give a list of agents")
+        if self.require_tools not in (True, False, None):
+            raise UsageError(f"require_tools of {self.name!r} is {shown(self.require_tools)}; give True, False or None")
 
     def _check_tools(self) -> None:
         names = [tool.name for tool in self.toolbox]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise UsageError(f"{self.name!r} has two tools called {twice!r}; give one of them another name")
+
+    def _patched(self) -> Steps:
+        steps = with_intents(FIVE) if self.intents else FIVE
+        if self.patcher is None:
+            return steps
+        if not callable(self.patcher):
+            raise UsageError(f"patcher of {self.name!r} is {shown(self.patcher)}; give a function of the steps")
+        return check_steps(self.patcher(steps), self.name)
+
+    def _check_calling(self) -> None:
+        if self.require_tools and not self.team.lead.calls_tools:
+            advice = "give it a model that does, or require_tools=False"
+            raise UsageError(f"{self.name!r} requires tools, which its model does not call; {advice}")
+
+
+def is_agent(value: object) -> TypeGuard[Declaration]:
+    """Whether this is an agent."""
+    return isinstance(value, Declaration)
+
+
+LISTS: tuple[tuple[str, type | None, str], ...] = (
+    ("tools", None, "functions"),
+    ("agents", Declaration, "agents"),
+    ("intents", Intent, "Intent('phrase', …)"),
+    ("without", str, "names of default tools"),
+)
 
 
 def _advice(model: object) -> str:

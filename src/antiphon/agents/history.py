@@ -9,14 +9,27 @@ Rule 3: a turn is shown what was said before it was assigned, whenever it is run
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
 
-from antiphon.core.codec import to_json
+from antiphon.core.codec import Malformed, as_type, to_json
 from antiphon.core.envelope import Envelope
+from antiphon.core.events import EV_CALL_FINISHED
+from antiphon.core.instants import Instant
+from antiphon.core.summaries import Summary
 from antiphon.core.views import Message, message_of
 
 START = hashlib.sha256(b"history").digest()
+
+
+class Voice(NamedTuple):
+    """Something that was said: where in the log, by whom, and when."""
+
+    sequence: int
+    speaker: str
+    at: Instant
 
 
 class History:
@@ -31,7 +44,9 @@ class History:
         self._places: list[int] = []
         self._messages: list[Message] = []
         self._digests: list[bytes] = []
-        self._sequences: dict[str, int] = {}
+        self._voices: dict[str, Voice] = {}
+        """Who said what, by the envelope."""
+        self._summaries: list[tuple[int, Summary]] = []
 
     def extend(self, envelopes: Iterable[Envelope]) -> None:
         """Read on."""
@@ -39,8 +54,15 @@ class History:
             self.cursor = envelope.sequence
             message = message_of(envelope, self.reader, named=self.named)
             if message is not None:
-                self._sequences[envelope.envelope_id] = envelope.sequence
+                self._voices[envelope.envelope_id] = Voice(envelope.sequence, envelope.sender_id, envelope.created_at)
                 self._put(self._place_of(envelope), message)
+            elif envelope.event_type == EV_CALL_FINISHED:
+                self._sum_up(envelope)
+
+    def summary_before(self, sequence: int, by: str) -> Summary | None:
+        """The last summary that was made for this reader before this place in the log."""
+        found = (summary for place, summary in reversed(self._summaries) if place < sequence and summary.by == by)
+        return next(found, None)
 
     def until(self, sequence: int) -> tuple[list[Message], str]:
         """What was said before this place in the log, and its digest."""
@@ -48,10 +70,27 @@ class History:
         digest = self._digests[count - 1] if count else START
         return self._messages[:count], digest.hex()
 
+    def voice(self, envelope_id: str | None) -> Voice | None:
+        """Who said what is in this envelope; None if the reader was told nothing of it."""
+        return self._voices.get(envelope_id or "")
+
+    def text_of(self, voice: Voice) -> str:
+        """What somebody else said, without the name before it."""
+        text = self._messages[bisect_left(self._places, voice.sequence)].text
+        return text.removeprefix(f"{voice.speaker}: ") if self.named else text
+
     def _place_of(self, envelope: Envelope) -> int:
         if envelope.sender_id != self.reader:
             return envelope.sequence
-        return self._sequences.get(envelope.causation_id or "", envelope.sequence)
+        voice = self._voices.get(envelope.causation_id or "")
+        return envelope.sequence if voice is None else voice.sequence
+
+    def _sum_up(self, envelope: Envelope) -> None:
+        result = envelope.event_data.get("result")
+        made = result.get("summary") if isinstance(result, dict) else None
+        if made is not None:
+            with suppress(Malformed):  # a tool may have returned something of that name
+                self._summaries.append((envelope.sequence, as_type(made, Summary)))
 
     def _put(self, place: int, message: Message) -> None:
         self.size += len(message.text)

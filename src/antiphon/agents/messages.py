@@ -7,8 +7,8 @@ Rule 2: the conversation so far (`history`) and what was exchanged within this t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, cast, runtime_checkable
 
 import msgspec
 
@@ -46,9 +46,13 @@ class Reply(msgspec.Struct, frozen=True):
     usage: Usage = NO_USAGE
 
 
-def says(text: str, *, usage: Usage = NO_USAGE) -> Reply:
-    """A reply in words."""
-    return Reply(text, usage=usage)
+Block = str | Mapping[str, object]
+"""A part of a reply, as some providers give it: a text, or a dict with a `type`."""
+
+
+def says(text: str | Sequence[Block], *, usage: Usage = NO_USAGE) -> Reply:
+    """A reply in words, or in the content blocks of a provider; what these call for is called for."""
+    return Reply(cast("str", text), usage=usage)  # whoever asked the model has blocks read by `one_reply`
 
 
 def calls(name: str, args: Json | None = None, *, text: str = "", call_id: str = "", usage: Usage = NO_USAGE) -> Reply:
@@ -71,7 +75,13 @@ class Answered(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-Exchange = tuple[Asked | Answered, ...]
+class Objected(msgspec.Struct, frozen=True):
+    """Earlier in this turn: the model's answer did not have the shape that is wanted, and why."""
+
+    text: str
+
+
+Exchange = tuple[Asked | Answered | Objected, ...]
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -94,10 +104,12 @@ class Request(msgspec.Struct, frozen=True):
     specs: tuple[ToolSpec, ...] = ()
     past: str = ""
     """The digest of the history."""
+    output: Json | None = None
+    """The JSON schema of the answer; None if any text will do."""
 
     @property
     def messages(self) -> list[Message]:
-        """All of it as (role, text) pairs; a tool's answer has the role `tool`."""
+        """All of it as (role, text) pairs; a tool's answer has the role `tool`, an objection the role `user`."""
         return [*self.history, *map(_message, self.exchange)]
 
     @property
@@ -106,25 +118,15 @@ class Request(msgspec.Struct, frozen=True):
         return [spec.name for spec in self.specs]
 
 
-def _message(item: Asked | Answered) -> Message:
-    return Message("assistant" if isinstance(item, Asked) else "tool", item.text)
+_ROLES = {Asked: "assistant", Answered: "tool", Objected: "user"}
 
 
-Answer = Reply | Sequence[Reply]
-"""What a model may return: a reply, or several `calls(…)` that make up one."""
+def _message(item: Asked | Answered | Objected) -> Message:
+    return Message(_ROLES[type(item)], item.text)
 
 
-def one_reply(answer: object) -> Reply:
-    """The answer as one reply; `TypeError` if it is none."""
-    if isinstance(answer, Reply):
-        return Reply("", answer.calls, answer.usage) if answer.text is None else answer
-    parts = list(answer) if isinstance(answer, list | tuple) else []
-    if not parts or not all(isinstance(part, Reply) for part in parts):
-        raise TypeError(f"a model returned {type(answer).__name__}; return says(…), calls(…) or a list of calls(…)")
-    usage = sum((part.usage for part in parts), NO_USAGE)
-    text = "\n".join(part.text for part in parts if part.text)
-    return Reply(text, tuple(call for part in parts for call in part.calls), usage)
-
+Answer = Reply | Sequence[Reply] | Sequence[Mapping[str, object]]
+"""What a model may return: a reply, several `calls(…)` that make up one, or a provider's content blocks."""
 
 Model = Callable[[Request], Awaitable[Answer]]
 """Anything that answers a request: a provider's model, a scripted one, or a plain async function."""

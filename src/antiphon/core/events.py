@@ -49,11 +49,20 @@ EV_DRAFT_REFUSED = "antiphon.draft.refused"
 EV_CHANNEL_QUARANTINED = "antiphon.hub.quarantined"
 EV_CLOCK_JUMPED = "antiphon.hub.clock_jump"
 EV_TURN_FENCED = "antiphon.turn.fenced"
+EV_AGENT_WARNED = "antiphon.agent.warned"
 
 RESERVED = ("ag2.", "antiphon.")
 SUBSTANTIVE = frozenset({EV_TEXT, EV_PACKET})
 JOURNAL = frozenset(
-    {EV_TURN_CLAIMED, EV_TURN_RELEASED, EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_CONFLICTED}
+    {
+        EV_TURN_CLAIMED,
+        EV_TURN_RELEASED,
+        EV_CALL_STARTED,
+        EV_CALL_FINISHED,
+        EV_CALL_FAILED,
+        EV_CALL_CONFLICTED,
+        EV_AGENT_WARNED,
+    }
 )
 """What whoever runs a turn writes down. It is checked where it is made."""
 SENDABLE = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
@@ -69,6 +78,8 @@ class Text(msgspec.Struct, frozen=True):
     """Somebody said something in plain words."""
 
     text: str
+    agent: str = ""
+    """Who of the sender's team answered: the names from the sender down, `support/billing`; "" if that is not said."""
 
 
 class ContextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +115,8 @@ class Packet(msgspec.Struct, frozen=True):
     body: str
     routing: Routing = NO_ROUTING
     context_updates: ContextSet = msgspec.field(default_factory=ContextSet)
+    agent: str = ""
+    """Who of the sender's team answered, as in a text."""
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -191,6 +204,8 @@ class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
     """None if it is a model that is asked."""
     key: str = ""
     """The idempotency key the tool was given."""
+    agent: str = ""
+    """Who of the speaker's team makes it, as in a text; "" for the speaker itself."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -210,6 +225,8 @@ class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
     index: int
     error: str
     by: str = ""
+    usage: Json = msgspec.field(default_factory=dict)
+    """What models consumed within it, if any did."""
 
 
 class CallDoubted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -238,6 +255,16 @@ class CallConflicted(msgspec.Struct, frozen=True):
     name: str
     recorded: str
     asked: str
+
+
+class AgentWarned(msgspec.Struct, frozen=True):
+    """A turn goes on although something about its agent is not as it should be."""
+
+    turn: str
+    agent: str
+    code: str
+    """A stable word to branch on."""
+    message: str
 
 
 class Forked(msgspec.Struct, frozen=True):
@@ -334,8 +361,8 @@ _SHAPES: dict[str, type[Event]] = {
 def event_of(envelope: Envelope) -> Event:
     """The typed event of an envelope; `OTHER` if its type is not ours or its data does not fit."""
     if envelope.event_type == EV_TEXT:
-        text = envelope.event_data.get("text")
-        return Text(text) if isinstance(text, str) else OTHER
+        text, agent = envelope.event_data.get("text"), envelope.event_data.get("agent", "")
+        return Text(text, agent) if isinstance(text, str) and isinstance(agent, str) else OTHER
     shape = _SHAPES.get(envelope.event_type)
     if shape is None:
         return OTHER

@@ -47,6 +47,7 @@ from antiphon.core.events import (
 from antiphon.core.instants import NEVER, Instant, after, seconds_between
 from antiphon.core.state import State, Turn
 
+AGENT = "agent"
 MOVES_NOTHING = frozenset({EV_CALL_STARTED, EV_CALL_CONFLICTED})
 
 
@@ -154,7 +155,17 @@ def _spoken(state: State, envelope: Envelope) -> State:
         last_speaker_id=speaker,
         last_envelope_id=envelope.envelope_id,
     )
+    if AGENT in envelope.event_data:
+        spoken = _led(spoken, speaker, envelope.event_data[AGENT])
     return _answered(spoken, envelope) if state.owed or state.unattended or state.paused else spoken
+
+
+def _led(state: State, speaker: str, agent: object) -> State:
+    """The state when somebody of a speaker's team has answered, who answers from now on."""
+    if state.participants.get(speaker) != "agent" or not isinstance(agent, str):
+        return state
+    others = {name: who for name, who in state.active.items() if name != speaker}
+    return replace(state, active={**others, speaker: agent} if agent.startswith(f"{speaker}/") else others)
 
 
 def _is_put_in(state: State, envelope: Envelope) -> bool:

@@ -83,6 +83,8 @@ class State(msgspec.Struct, frozen=True):
     interjected: bool = False
     """Whether the last thing said was said out of turn, by somebody who may."""
     context_vars: Json = msgspec.field(default_factory=dict)
+    active: dict[str, str] = msgspec.field(default_factory=dict)
+    """Who answers for an agent that has a team, if not the agent itself: `support` to `support/billing`."""
     heard: int = 0
     """Up to where everything was heard elsewhere, in the channel that this one is a fork of."""
 
@@ -109,4 +111,5 @@ def detached(state: State) -> State:
         participants=dict(state.participants),
         knobs=copied(state.knobs),
         context_vars=copied(state.context_vars),
+        active=dict(state.active),
     )

@@ -7,7 +7,8 @@ Rule 3: only what was said is shown. Bookkeeping and custom events are not part 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -28,8 +29,10 @@ class Message(NamedTuple):
 class View(Protocol):
     """A projection of a log for one reader."""
 
-    named: ClassVar[bool]
-    """Whether the messages of others have their speaker's name before them."""
+    @property
+    def named(self) -> bool:
+        """Whether the messages of others have their speaker's name before them."""
+        ...
 
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
         """What the reader is shown of a log."""
@@ -40,13 +43,18 @@ class View(Protocol):
         ...
 
 
+def about_tokens(text: str) -> int:
+    """How many tokens a text has, roughly: one for every four characters."""
+    return (len(text) + 3) // 4
+
+
 class FullTranscript(msgspec.Struct, frozen=True):
     """Everything the reader may see, from the beginning."""
 
     named: ClassVar[bool] = False
 
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
-        return _messages(log, reader, named=self.named)
+        return messages_of(log, reader, named=self.named)
 
     def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
         return messages
@@ -58,7 +66,7 @@ class NamedTranscript(msgspec.Struct, frozen=True):
     named: ClassVar[bool] = True
 
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
-        return _messages(log, reader, named=self.named)
+        return messages_of(log, reader, named=self.named)
 
     def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
         return messages
@@ -74,7 +82,7 @@ class WindowedSummary(msgspec.Struct, frozen=True):
         _check_window(self.recent_n)
 
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
-        return _windowed(_messages(log, reader, named=self.named), self.recent_n)
+        return _windowed(messages_of(log, reader, named=self.named), self.recent_n)
 
     def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
         return _windowed(messages, self.recent_n)
@@ -90,10 +98,42 @@ class NamedWindowedSummary(msgspec.Struct, frozen=True):
         _check_window(self.recent_n)
 
     def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
-        return _windowed(_messages(log, reader, named=self.named), self.recent_n)
+        return _windowed(messages_of(log, reader, named=self.named), self.recent_n)
 
     def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
         return _windowed(messages, self.recent_n)
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """As many of the last messages as fit into so many tokens, after a line that says how many came before.
+
+    The last message is shown in any case, however long it is.
+    """
+
+    tokens: int
+    _: KW_ONLY
+    count: Callable[[str], int] = about_tokens
+    """How many tokens a text has. If you say nothing, one for every four characters."""
+    named: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.tokens) is not int or self.tokens < 1:
+            raise UsageError(f"tokens is {shown(self.tokens)}; give a number of tokens, 1 or more")
+        if not callable(self.count):
+            raise UsageError(f"count is {shown(self.count)}; give a function of a text that counts its tokens")
+
+    def project(self, log: Sequence[Envelope], reader: str) -> list[Message]:
+        return list(self.shown(messages_of(log, reader, named=self.named)))
+
+    def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+        left, fitting = self.tokens, 0
+        for message in reversed(messages):
+            left -= self.count(message.text)
+            if left < 0 and fitting:
+                break
+            fitting += 1
+        return _windowed(messages, fitting)
 
 
 def default_view(participants: int) -> WindowedSummary:
@@ -101,7 +141,8 @@ def default_view(participants: int) -> WindowedSummary:
     return WindowedSummary(recent_n=2 * participants)
 
 
-def _messages(log: Iterable[Envelope], reader: str, *, named: bool) -> list[Message]:
+def messages_of(log: Iterable[Envelope], reader: str, *, named: bool) -> list[Message]:
+    """Everything that a reader is told of a log."""
     told = (message_of(envelope, reader, named=named) for envelope in log)
     return [message for message in told if message is not None]
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from antiphon.agents.history import History
 from antiphon.agents.loop import Said
+from antiphon.agents.progress import Progress
 from antiphon.agents.results import Handoff
+from antiphon.agents.team import read_path
 from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Json, Routing, data_of
 from antiphon.core.rules import Shows
+from antiphon.core.state import State, Turn
 from antiphon.core.views import FullTranscript, NamedTranscript, View
 from antiphon.guards.handoffs import OTHERS, HandoffLimit
 from antiphon.hub.live import LiveChannel
@@ -45,16 +49,16 @@ def refusing(live: LiveChannel, speaker: str) -> Callable[[Handoff], str | None]
     return refusal
 
 
-def texts_of(said: Said, context: ContextSet) -> list[tuple[str, Json]]:
+def texts_of(said: Said, context: ContextSet, *, who: str) -> list[tuple[str, Json]]:
     """What a turn ends in where it ends in a text: what it wrote to the context, then what it says."""
-    text: Json = {"text": said.text}
+    text: Json = {"text": said.text, "agent": who} if who else {"text": said.text}
     if said.stopped is not None:
         text["stopped"] = said.stopped
     spoken: list[tuple[str, Json]] = [(EV_TEXT, text)]
     return [(EV_CONTEXT_SET, data_of(context)), *spoken] if context.set or context.delete else spoken
 
 
-def packet_of(live: LiveChannel, said: Said, context: ContextSet) -> list[tuple[str, Json]]:
+def packet_of(live: LiveChannel, said: Said, context: ContextSet, *, who: str) -> list[tuple[str, Json]]:
     """What a turn ends in where it ends in a packet: all of it as one fact."""
     named: frozenset[str] | None = getattr(live.laws.adapter, "routing_tools", None)
     handoff = said.handoff or Handoff("")
@@ -66,4 +70,19 @@ def packet_of(live: LiveChannel, said: Said, context: ContextSet) -> list[tuple[
         finish=said.finish,
         stopped=said.stopped,
     )
-    return [(EV_PACKET, {"body": said.text, "routing": data_of(routing), "context_updates": data_of(context)})]
+    packet: Json = {"body": said.text, "routing": data_of(routing), "context_updates": data_of(context)}
+    return [(EV_PACKET, {**packet, "agent": who} if who else packet)]
+
+
+def beginning(state: State, turn: Turn, history: History) -> Progress:
+    """How a turn begins: who is asked, who answered last, and what a person said that is to be answered."""
+    name, voice = turn.speaker, history.voice(turn.cause)
+    by_person = voice is not None and state.participants.get(voice.speaker) == "human"
+    heard = history.text_of(voice) if voice is not None and by_person else None
+    return Progress((name,), heard, read_path(state.active.get(name, ""))[1:])
+
+
+def day_of(state: State, turn: Turn, history: History) -> str:
+    """The day on which what is to be answered was said, the same for every attempt."""
+    voice = history.voice(turn.cause)
+    return (state.created_at if voice is None else voice.at)[:10]

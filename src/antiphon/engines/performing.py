@@ -1,126 +1,85 @@
-"""Makes the calls of one attempt at a turn, or reads what they came to from its journal.
+"""Does what one attempt at a turn needs of the world, or reads what that came to from its journal.
 
-Rule 1: a call that has an outcome in the journal is not made again, whatever the attempt would say this time.
-Rule 2: a call is on disk before it leaves, and what it came to before the next one does.
-Rule 3: a call that was in flight when somebody died goes by its tool's class: `keyed` with the same key and `natural`
-        are made again, `unsafe` is reconciled or waits for a person.
+Rule 1: what has an outcome in the journal is not done again, whatever the attempt would say this time.
+Rule 2: what touches the world is on disk before it leaves, and what it came to before the next thing does.
+Rule 3: a prompt is rendered anew for each attempt, and so is a step that does not wait: both must come to the same.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 
-import msgspec
-
-from antiphon.agents.calling import BadArguments, Given, Returned, bound, called, reconciled, unknown
-from antiphon.agents.context import NOTHING, Judge, TurnChannel, joined
-from antiphon.agents.declaration import Declaration
-from antiphon.agents.loop import AskModel, CallTool, Wanted
-from antiphon.agents.loop import Given as Answers
-from antiphon.agents.messages import Reply, Request, Streams, one_reply
+from antiphon.agents.messages import Reply, Request, Streams
 from antiphon.agents.nesting import contained
-from antiphon.agents.results import NotDone
-from antiphon.agents.tool import Tool
+from antiphon.agents.progress import YOURS, Changes, Progress, changes_between
+from antiphon.agents.replies import one_reply
+from antiphon.agents.team import Member
+from antiphon.agents.wanted import AskModel, Enter, Entered, Given, RunStep, Wanted
 from antiphon.core.codec import MAX_BYTES, Malformed, as_type, check_json, digest_of, plain_data, to_json
 from antiphon.core.errors import ReplyMalformed
 from antiphon.core.events import (
-    EV_CALL_CONFLICTED,
-    EV_CALL_DOUBTED,
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
-    EV_CALL_STARTED,
-    CallConflicted,
-    CallDoubted,
     CallFailed,
     CallFinished,
     CallStarted,
     ContextSet,
     Json,
 )
-from antiphon.core.journal import NO_ENTRY, Entry, Journal, idempotency_key
-from antiphon.core.turns import Failure
 from antiphon.core.words import told
-from antiphon.engines.alarms import Alarms, OutOfTime
-from antiphon.engines.notes import Notes
-from antiphon.hub.feed import Feed, Signal
+from antiphon.engines.alarms import OutOfTime
+from antiphon.engines.means import Book, Failing
+from antiphon.engines.toolcalls import ToolCalls
+from antiphon.hub.feed import Signal
 
 MODEL = "model"
+STEP = "step:"
+"""What a step of a user's is called in the journal, before its name."""
 
-
-class Failing(Exception):
-    """The turn cannot be finished."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.failure = Failure(reason, detail)
-
-
-class InDoubt(Exception):
-    """A person must settle a call first. That is recorded."""
-
-
-class Stopped(Exception):
-    """The engine stops, and no further call is begun."""
-
-
-class Surely(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a tool call came to, as the journal keeps it."""
-
-    returned: Returned
-    context: ContextSet | None = None
-    """What it wrote to the context."""
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """A tool call that can leave."""
-
-    wanted: CallTool
-    tool: Tool
-    arguments: Json
-    key: str
-    in_flight: bool
-    """Whether it has left once before, and nobody knows what became of it."""
-
-
-class Means(msgspec.Struct, frozen=True):
-    """What the calls of an attempt need."""
-
-    alarms: Alarms
-    feed: Feed
-    judge: Judge
-    stopping: asyncio.Event
-    tenant: str
+Entrance = Callable[[Enter], Awaitable[Entered]]
+"""Finds out what somebody who becomes active is told and shown."""
 
 
 class Performance:
-    """One attempt's calls."""
+    """One attempt's contacts with the world."""
 
-    def __init__(self, agent: Declaration, notes: Notes, *, journal: Journal, means: Means) -> None:
-        self._agent, self._notes, self._journal, self._means = agent, notes, journal, means
-        self._tools = {tool.name: tool for tool in agent.toolbox}
-        self._state = notes.live.state
-        self.context = ContextSet()
+    def __init__(self, book: Book, entrance: Entrance, *, required: bool = False) -> None:
+        self._book, self._entrance, self._required = book, entrance, required
+        self._tools = ToolCalls(book)
+        self._warned: set[tuple[str, ...]] = set()
+
+    @property
+    def context(self) -> ContextSet:
         """What this turn has written to the context so far."""
+        return self._tools.context
 
-    async def perform(self, wanted: Wanted) -> Answers:
-        """Make calls, and give what they came to."""
-        if isinstance(wanted, AskModel):
-            return await self._ask(wanted)
-        return await self._call(wanted)
+    async def perform(self, wanted: Wanted) -> Given:
+        """Do what is wanted, and give what it came to."""
+        match wanted:
+            case AskModel():
+                return await self._ask(wanted)
+            case Enter():
+                return await self._entrance(wanted)
+            case RunStep():
+                return await self._step(wanted)
+            case _:
+                return await self._tools.call(wanted)
 
     # The model
 
     async def _ask(self, wanted: AskModel) -> Reply:
-        entry, digest = self._journal.get(wanted.index, NO_ENTRY), digest_of_request(wanted.request)
-        if isinstance(entry.outcome, CallFinished):
-            self._compare(entry, wanted.index, digest)
-            return as_type(entry.outcome.result, Reply)
-        await self._start([CallStarted(self._turn_id, wanted.index, MODEL, digest)])
+        book, digest = self._book, digest_of_request(wanted.request)
+        outcome = book.entry(wanted.index).outcome
+        if isinstance(outcome, CallFinished):
+            book.differs(wanted.index, digest)
+            return as_type(outcome.result, Reply)
+        member = book.team.members[wanted.path]
+        self._warn(member)
+        await book.start([CallStarted(book.turn_id, wanted.index, MODEL, digest, agent=book.named(wanted.path))])
         try:
-            async with self._means.alarms.within(self._agent.limits.model_seconds):
-                result = _recordable(await contained(self._heard(wanted)))
+            async with book.means.alarms.within(member.declaration.limits.model_seconds):
+                result = _recordable(await contained(self._heard(wanted, member)))
             reply = as_type(result, Reply)
         except OutOfTime as error:
             raise self._given_up(wanted.index, "model_timeout", str(error)) from error
@@ -128,22 +87,20 @@ class Performance:
             raise self._given_up(wanted.index, "model_error", f"its reply cannot be recorded: {error}") from error
         except Exception as error:
             raise self._given_up(wanted.index, "model_error", told(error)) from error
-        self._notes.keep(EV_CALL_FINISHED, CallFinished(self._turn_id, wanted.index, result))
+        book.notes.keep(EV_CALL_FINISHED, CallFinished(book.turn_id, wanted.index, result))
         return reply
 
-    async def _heard(self, wanted: AskModel) -> Reply:
+    async def _heard(self, wanted: AskModel, member: Member) -> Reply:
         """The model's answer; listened to as it comes, if it can be and anybody does."""
-        overheard = self._means.feed.overheard(self._state.channel_id)
-        streaming = _streaming(self._agent.model) if overheard else None
+        model, feed, channel_id = member.declaration.model, self._book.means.feed, self._book.channel_id
+        streaming = _streaming(model) if feed.overheard(channel_id) else None
         if streaming is None:
-            answer: object = self._agent.model(wanted.request)
+            answer: object = model(wanted.request)
             return _checked(await answer if isawaitable(answer) else answer)
         reply: Reply | None = None
         async for piece in streaming.stream(wanted.request):
             if isinstance(piece, str):
-                self._means.feed.signal(
-                    Signal(self._state.channel_id, self._agent.name, self._turn_id, wanted.index, piece)
-                )
+                feed.signal(Signal(channel_id, member.name, self._book.turn_id, wanted.index, piece))
             else:
                 reply = _checked(piece)
         if reply is None:
@@ -151,206 +108,75 @@ class Performance:
         return reply
 
     def _given_up(self, index: int, reason: str, detail: str) -> Failing:
-        self._notes.keep(EV_CALL_FAILED, CallFailed(self._turn_id, index, detail))
+        self._book.notes.keep(EV_CALL_FAILED, CallFailed(self._book.turn_id, index, detail))
         return Failing(reason, detail)
 
-    # Tools
-
-    async def _call(self, wanted: Sequence[CallTool]) -> tuple[Returned, ...]:
-        settled: dict[int, Surely] = {}
-        ready: list[Ready] = []
-        for each in wanted:
-            found = self._recalled(each) or self._prepared(each)
-            if isinstance(found, Ready):
-                ready.append(found)
-            else:
-                settled[each.index] = found
-        ready = await self._without_doubts(ready, settled)
-        if ready:
-            settled |= await self._make(ready)
-        for each in wanted:
-            self.context = joined(self.context, settled[each.index].context or NOTHING)
-        return tuple(settled[each.index].returned for each in wanted)
-
-    def _recalled(self, wanted: CallTool) -> Surely | None:
-        """What the journal says this call came to. Something else in its place is a conflict, and nothing runs."""
-        entry = self._journal.get(wanted.index, NO_ENTRY)
-        if entry.started is not None:
-            digest = digest_of_call(wanted)
-            if self._compare(entry, wanted.index, digest):
-                detail = f"call {wanted.index} was {entry.started.name}, and is {wanted.call.name} with other arguments"
-                raise Failing("idempotency_conflict", detail)
-        match entry.outcome:
-            case CallFinished(result=result):
-                return as_type(result, Surely)
-            case CallFailed(error=error):
-                return Surely(Returned(error, failed=True))
-            case None:
-                return None
-
-    def _prepared(self, wanted: CallTool) -> Ready | Surely:
-        """The call, ready to leave; if there is no such tool or its arguments are wrong, what the model is told."""
-        name = wanted.call.name
-        tool = self._tools.get(name)
-        if tool is None:
-            return self._refused(wanted, unknown(name, self._tools))
-        try:
-            arguments = bound(tool, wanted.call.args)
-        except BadArguments as error:
-            return self._refused(wanted, Returned(str(error), failed=True))
-        key = idempotency_key(self._state, self._notes.turn, wanted.index, tool=name, tenant=self._means.tenant)
-        in_flight = self._journal.get(wanted.index, NO_ENTRY).in_flight
-        return Ready(wanted, tool, arguments, key, in_flight)
-
-    def _refused(self, wanted: CallTool, returned: Returned) -> Surely:
-        """What the model is told of a call that cannot be made; but one that has left before is not told away."""
-        if self._journal.get(wanted.index, NO_ENTRY).in_flight:
-            detail = (
-                f"call {wanted.index} was under way when its process ended, and cannot be made now: {returned.text}"
-            )
-            raise Failing("call_lost", detail)
-        self._notes.keep(EV_CALL_STARTED, self._started(wanted))
-        self._notes.keep(EV_CALL_FAILED, CallFailed(self._turn_id, wanted.index, returned.text))
-        return Surely(returned)
-
-    def _started(self, wanted: CallTool, key: str = "") -> CallStarted:
-        call = wanted.call
-        return CallStarted(self._turn_id, wanted.index, call.name, digest_of_call(wanted), call.args, key)
-
-    async def _without_doubts(self, ready: list[Ready], settled: dict[int, Surely]) -> list[Ready]:
-        """Those that may leave. What was in flight and is unsafe is reconciled, or a person must say."""
-        doubted = [each for each in ready if each.in_flight and each.tool.idempotency == "unsafe"]
-        if not doubted:
-            return ready
-        unsettled = []
-        for each in doubted:
-            outcome = await self._reconciled(each)
-            if isinstance(outcome, Surely):
-                settled[each.wanted.index] = outcome
-            elif not isinstance(outcome, NotDone):
-                unsettled.append((each, "it was under way when its process ended"))
-        await self._doubt(unsettled)
-        return [each for each in ready if each.wanted.index not in settled]
-
-    async def _reconciled(self, ready: Ready) -> Surely | NotDone | None:
-        if ready.tool.reconcile is None:
-            return None
-        channel = self._channel()
-        try:
-            async with self._means.alarms.within(ready.tool.timeout):
-                outcome = await reconciled(ready.tool, ready.arguments, self._given(ready, channel))
-        except OutOfTime:
-            return None
-        if isinstance(outcome, NotDone):
-            return outcome
-        if outcome.failed:
-            return None
-        return self._finished(ready, Surely(outcome, _or_none(channel.written)))
-
-    async def _doubt(self, doubted: Sequence[tuple[Ready, str]]) -> None:
-        if not doubted:
+    def _warn(self, member: Member) -> None:
+        """A model that calls no tools can only talk. That is recorded, once a turn, or not put up with."""
+        if member.calls_tools or not member.specs or member.path in self._warned:
             return
-        await self._notes.write(
-            EV_CALL_DOUBTED,
-            *(
-                CallDoubted(self._turn_id, each.wanted.index, each.tool.name, self._agent.name, why)
-                for each, why in doubted
-            ),
-        )
-        raise InDoubt(", ".join(each.tool.name for each, _ in doubted))
+        self._warned.add(member.path)
+        required = member.declaration.require_tools
+        if required or (required is None and self._required):
+            raise Failing("tools_required", f"the model of {member.name!r} calls no tools, which are required here")
+        tools = [spec.name for spec in member.specs]
+        self._book.warn("no_tool_calls", member.path, f"its model calls no tools; it does without: {', '.join(tools)}")
 
-    async def _make(self, ready: Sequence[Ready]) -> dict[int, Surely]:
-        await self._start([self._started(each.wanted, each.key) for each in ready])
-        outcomes = await self._all_made(ready)
-        late = [(each, why) for each, why in zip(ready, outcomes, strict=True) if isinstance(why, str)]
-        await self._doubt(late)
-        return {
-            each.wanted.index: outcome
-            for each, outcome in zip(ready, outcomes, strict=True)
-            if isinstance(outcome, Surely)
-        }
+    # Steps of a user's
 
-    async def _all_made(self, ready: Sequence[Ready]) -> list[Surely | str]:
-        """What they came to. Whatever goes wrong with one, no other is left running behind."""
-        left = [len(ready)]
-        if len(ready) == 1:
-            return [await self._made(ready[0], left)]
-        outcomes = await asyncio.gather(*(self._made(each, left) for each in ready), return_exceptions=True)
-        made: list[Surely | str] = []
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            made.append(outcome)
-        return made
-
-    async def _made(self, ready: Ready, left: list[int]) -> Surely | str:
-        """What the call came to; why that is not known, if it is not."""
-        channel = self._channel()
+    async def _step(self, wanted: RunStep) -> Changes:
+        book = self._book
+        if not wanted.waits:
+            await book.claim()
+            return await self._changes(wanted)
+        outcome = book.entry(wanted.index).outcome
+        if isinstance(outcome, CallFinished):
+            return as_type(outcome.result, Changes)
+        name, path = f"{STEP}{wanted.name}", wanted.progress.path
+        await book.start([CallStarted(book.turn_id, wanted.index, name, digest_of(name), agent=book.named(path))])
         try:
-            async with self._means.alarms.within(ready.tool.timeout):
-                returned = await called(ready.tool, ready.arguments, self._given(ready, channel))
-        except OutOfTime as error:
-            if ready.tool.idempotency == "unsafe":
-                settled = await self._reconciled(ready)
-                return settled if isinstance(settled, Surely) else f"{error}; it may have taken effect all the same"
-            returned = Returned(f"{ready.tool.name}: {error}; it may have taken effect all the same", failed=True)
-        finally:
-            channel.over = True
-        left[0] -= 1
-        surely = Surely(returned) if returned.failed else Surely(returned, _or_none(channel.written))
-        self._finished(ready, surely)
-        if left[0]:  # others are under way: what this one came to must not wait for them
-            await self._notes.flush()
-        return surely
+            changes = await self._changes(wanted)
+            result = plain_data(changes)
+            check_json(result)
+        except Malformed as error:
+            raise self._given_up(wanted.index, "step_error", f"{wanted.name}: {error}") from error
+        except Failing as failing:
+            book.notes.keep(EV_CALL_FAILED, CallFailed(book.turn_id, wanted.index, failing.failure.detail))
+            raise
+        book.notes.keep(EV_CALL_FINISHED, CallFinished(book.turn_id, wanted.index, result))
+        return changes
 
-    def _finished(self, ready: Ready, surely: Surely) -> Surely:
-        index, returned = ready.wanted.index, surely.returned
-        if returned.failed:
-            self._notes.keep(EV_CALL_FAILED, CallFailed(self._turn_id, index, returned.text))
-        else:
-            self._notes.keep(EV_CALL_FINISHED, CallFinished(self._turn_id, index, plain_data(surely)))
-        return surely
+    async def _changes(self, wanted: RunStep) -> Changes:
+        """What the step changes. Whatever it raises fails the turn with its words."""
 
-    # Both
+        async def run() -> object:
+            given = wanted.function(wanted.progress)
+            return await given if isawaitable(given) else given
 
-    async def _start(self, calls: list[CallStarted]) -> None:
-        if self._means.stopping.is_set():
-            raise Stopped
-        await self._notes.write(EV_CALL_STARTED, *calls)
-
-    def _compare(self, entry: Entry, index: int, digest: str) -> bool:
-        """Note, once, that something else is asked for than is recorded; True if so."""
-        started = entry.started
-        if started is None or started.digest == digest:
-            return False
-        if not entry.conflicted:
-            conflict = CallConflicted(self._turn_id, index, started.name, started.digest, digest)
-            self._notes.keep(EV_CALL_CONFLICTED, conflict)
-        return True
-
-    def _channel(self) -> TurnChannel:
-        return TurnChannel(self._state, self._agent.name, self._means.judge, before=self.context)
-
-    def _given(self, ready: Ready, channel: TurnChannel) -> Given:
-        return Given(channel=channel, context=channel.context_vars, idempotency_key=ready.key)
-
-    @property
-    def _turn_id(self) -> str:
-        return self._notes.turn.turn_id
+        try:
+            after = await contained(run())
+        except Exception as error:
+            raise Failing("step_error", f"{wanted.name}: {told(error)}") from error
+        if after is None:
+            return Changes()
+        if not isinstance(after, Progress):
+            raise Failing("step_error", f"{wanted.name}: it returned {type(after).__name__}, not the progress, or None")
+        _check_yours(wanted, after)
+        return changes_between(wanted.progress, after)
 
 
 def digest_of_request(request: Request) -> str:
     """What a model is asked, as one number."""
-    return digest_of([request.system, request.past, request.exchange, request.specs])
+    return digest_of([request.system, request.past, request.exchange, request.specs, request.output])
 
 
-def digest_of_call(wanted: CallTool) -> str:
-    """What a tool is asked, as one number."""
-    return digest_of([wanted.call.name, wanted.call.args])
-
-
-def _or_none(written: ContextSet) -> ContextSet | None:
-    return written if written.set or written.delete else None
+def _check_yours(wanted: RunStep, after: Progress) -> None:
+    """What is not a step's to change stays as it was, and whoever changed it all the same is told."""
+    fields = (name for name in Progress.__struct_fields__ if name not in YOURS)
+    wrong = next((name for name in fields if getattr(after, name) != getattr(wanted.progress, name)), None)
+    if wrong is not None:
+        detail = f"{wanted.name}: it changed {wrong}; a step can change: {', '.join(YOURS)}"
+        raise Failing("step_error", detail)
 
 
 def _recordable(reply: Reply) -> Json:

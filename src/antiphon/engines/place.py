@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from antiphon.agents.declaration import Declaration
+from antiphon.agents.tasks import Delegates
 from antiphon.core.ids import IdSource
 from antiphon.engines.protocol import Engine
 from antiphon.hub.audit import Audit
@@ -32,6 +33,7 @@ class Place(msgspec.Struct, frozen=True):
     feed: Feed
     audit: Audit
     agents: Mapping[str, Declaration]
+    delegates: Delegates
     tenant: str
 
 

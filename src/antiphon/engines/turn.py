@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from inspect import isawaitable
 
 from antiphon.agents.context import Judge
-from antiphon.agents.declaration import Declaration, Prompt
+from antiphon.agents.declaration import Declaration
 from antiphon.agents.history import History
-from antiphon.agents.loop import Manner, Said, drive, take_turn
-from antiphon.agents.messages import Request
-from antiphon.agents.nesting import contained, taking
+from antiphon.agents.loop import Said, drive, take_turn
+from antiphon.agents.nesting import taking
+from antiphon.agents.scene import Manner
+from antiphon.agents.team import shown_path
 from antiphon.core.draft import check_event
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, StoreError, TooLarge
@@ -31,12 +30,13 @@ from antiphon.core.journal import Journal, journal_of
 from antiphon.core.state import Turn
 from antiphon.core.step import pending, record, said_by_hub
 from antiphon.core.turns import Claim, Ending, Failure, Work, failed, owed_turn
-from antiphon.core.views import Message
 from antiphon.core.words import told
 from antiphon.engines.alarms import Alarms, OutOfTime
-from antiphon.engines.manners import in_packets, packet_of, refusing, texts_of, view_of
+from antiphon.engines.entering import Entrance
+from antiphon.engines.manners import beginning, day_of, in_packets, packet_of, refusing, texts_of, view_of
+from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped
 from antiphon.engines.notes import Fenced, Notes
-from antiphon.engines.performing import Failing, InDoubt, Means, Performance, Stopped
+from antiphon.engines.performing import Performance
 from antiphon.engines.place import Place
 from antiphon.engines.protocol import Attempt
 from antiphon.engines.tenure import SECONDS
@@ -127,8 +127,8 @@ class Turns:
     async def _answered(self, attempt: Attempt, notes: Notes, agent: Declaration) -> Failure | None:
         """Take the turn to its end; why there is no answer, if there is none."""
         try:
-            if notes.turn.epoch or callable(agent.system_prompt):
-                await notes.claim()  # before anything of the agent's own runs
+            if notes.turn.epoch:
+                await notes.claim()
             said, performance = await self._taken(attempt, notes, agent)
             attempt.ending = True
             await notes.end(self._ending(notes, agent, said, context=performance.context))
@@ -146,16 +146,19 @@ class Turns:
         return None
 
     async def _taken(self, attempt: Attempt, notes: Notes, agent: Declaration) -> tuple[Said, Performance]:
-        live, turn = notes.live, notes.turn
-        means = Means(self.alarms, self._place.feed, _judge(live), attempt.stopping, self._place.tenant)
-        performance = Performance(agent, notes, journal=await self._journal(live, turn), means=means)
-        manner = Manner(
-            direct=frozenset(tool.name for tool in agent.toolbox if tool.return_direct),
-            most=agent.limits.model_calls,
-            refusal=refusing(live, agent.name),
+        live, turn, place = notes.live, notes.turn, self._place
+        means = Means(
+            self.alarms, place.clock, place.feed, _judge(live), place.delegates, attempt.stopping, place.tenant
         )
-        request = await self._request(live, turn, agent)
-        return await drive(take_turn(request, manner), performance.perform), performance
+        book = Book(agent.team, notes, journal=await self._journal(live, turn), means=means)
+        entrance = Entrance(book, lambda named: self._read(live, agent.name, named=named), usual=view_of(live))
+        performance = Performance(book, entrance, required=live.state.knobs.get("tier") == "regulated")
+        history = await self._read(live, agent.name, named=view_of(live).named)
+        manner = Manner(refusing(live, agent.name), day_of(live.state, turn, history))
+        progress = beginning(live.state, turn, history)
+        if progress.stored and (agent.name, *progress.stored) not in agent.team.members:
+            book.warn("active_agent_gone", (agent.name, *progress.stored), f"{agent.name!r} answers itself")
+        return await drive(take_turn(agent.team, progress, manner), performance.perform), performance
 
     async def _journal(self, live: LiveChannel, turn: Turn) -> Journal:
         """What earlier attempts have recorded. The first has nothing to read."""
@@ -166,14 +169,12 @@ class Turns:
             cursor = page[-1].sequence
         return journal_of(entries, turn.turn_id)
 
-    async def _request(self, live: LiveChannel, turn: Turn, agent: Declaration) -> Request:
-        view = agent.memory or view_of(live)
-        history = self._history(live.state.channel_id, agent.name, named=view.named)
-        while page := await live.read(history.cursor):  # to the end, where answers to earlier messages may stand
+    async def _read(self, live: LiveChannel, reader: str, *, named: bool) -> History:
+        """What was said in a channel, read to the end, where answers to earlier messages may stand."""
+        history = self._history(live.state.channel_id, reader, named=named)
+        while page := await live.read(history.cursor):
             history.extend(page)
-        messages, past = history.until(turn.sequence)
-        shown = view.shown(messages)
-        return Request(await _rendered(agent.system_prompt, shown), shown, specs=agent.specs, past=past)
+        return history
 
     def _history(self, channel_id: str, reader: str, *, named: bool) -> History:
         key = channel_id, reader, named
@@ -192,7 +193,8 @@ class Turns:
 
     def _ending(self, notes: Notes, agent: Declaration, said: Said, *, context: ContextSet) -> Ending:
         live, turn = notes.live, notes.turn
-        drafts = packet_of(live, said, context) if in_packets(live) else texts_of(said, context)
+        who = shown_path((agent.name, *said.path)) if len(agent.team.members) > 1 else ""
+        drafts = packet_of(live, said, context, who=who) if in_packets(live) else texts_of(said, context, who=who)
         reply_id = derived_id(live.state.channel_id, turn.turn_id, "reply")
         envelopes = tuple(
             Envelope(
@@ -258,24 +260,6 @@ class Turns:
             await notes.release()
         except (Denied, StoreError) as error:
             log.info("turn %s is not put back: %s", notes.turn.turn_id, error)
-
-
-async def _rendered(prompt: Prompt, shown: Sequence[Message]) -> str:
-    """The system prompt. What a user's function raises fails the turn with its words."""
-    if isinstance(prompt, str):
-        return prompt
-
-    async def render() -> object:
-        rendered = prompt(shown)
-        return await rendered if isawaitable(rendered) else rendered
-
-    try:
-        text = await contained(render())
-    except Exception as error:
-        raise Failing("prompt_error", told(error)) from error
-    if not isinstance(text, str):
-        raise Failing("prompt_error", f"the system prompt is {type(text).__name__}, not a text")
-    return text
 
 
 def _judge(live: LiveChannel) -> Judge:

@@ -14,7 +14,8 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TypeGuard
 
-from antiphon.agents.messages import NO_USAGE, Asked, Call, Reply, Request, Usage, one_reply, says
+from antiphon.agents.messages import NO_USAGE, Asked, Call, Reply, Request, Usage, says
+from antiphon.agents.replies import one_reply
 from antiphon.core.errors import ModelError, UsageError
 from antiphon.core.words import shown
 

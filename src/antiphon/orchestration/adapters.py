@@ -45,7 +45,8 @@ class Consulting:
     name: ClassVar[str] = "consulting"
     seats: ClassVar[Seats] = Seats(2, 2)
     ordered: ClassVar[bool] = True
-    knobs: ClassVar[frozenset[str]] = frozenset()
+    knobs: ClassVar[frozenset[str]] = frozenset({"task"})
+    """From where a task was given."""
     expectations: ClassVar[tuple[Expectation, ...]] = (
         ACKS,
         Expectation("reply_within", 120, "warn"),

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.nesting import Lane, taking
+from antiphon.agents.tasks import Delegates
 from antiphon.core.draft import check_draft
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import (
@@ -90,7 +91,7 @@ class Desk:
         self._opened = False
         self._ending: asyncio.Future[None] | None = None
 
-    async def open(self) -> None:
+    async def open(self, delegates: Delegates) -> None:
         """Read who is known, and begin to watch the time. Once is enough."""
         if self._opened:
             return
@@ -100,7 +101,16 @@ class Desk:
         self.spawn(self.timers.run(), "timers")
         if self.engine is not None:
             turns = turns_at(
-                Place(self.channels, self.clock, self.new_id, self.feed, self.audit, self.agents, self.store.tenant)
+                Place(
+                    self.channels,
+                    self.clock,
+                    self.new_id,
+                    self.feed,
+                    self.audit,
+                    self.agents,
+                    delegates,
+                    self.store.tenant,
+                )
             )
             await self.engine.serve(turns)
             self.spawn(turns.alarms.run(), "alarms")
@@ -195,8 +205,8 @@ class Desk:
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
 
-    async def create(self, created: Created, channel_id: str = "") -> LiveChannel:
-        """Record a new channel and its invitations, and ask those who decide on them."""
+    async def create(self, created: Created, channel_id: str = "", *, first: Envelope | None = None) -> LiveChannel:
+        """Record a new channel and its invitations, and what is said first if all accept; ask those who decide."""
         laws = laws_for(created.type, created.knobs)
         wrong = [found.message for found in findings_on(laws.adapter, created) if found.level == "error"]
         if wrong:
@@ -209,6 +219,10 @@ class Desk:
             if fold.state.sequence:  # somebody has made it meanwhile
                 return None
             admitted = opening(fold, created, willing, laws=laws, at=at, new_id=self.new_id)
+            if first is not None:
+                said = step(admitted.fold, first, laws=laws, at=at, new_id=self.new_id)
+                assert isinstance(said, Admitted), "nobody has been asked who could refuse"
+                admitted = Admitted((*admitted.batch, *said.batch), said.fold)
             begun[:] = admitted.batch
             return admitted
 

@@ -56,16 +56,3 @@ class FinalStateEvent(msgspec.Struct, frozen=True):
 
 
 AgentEvent = ToolUsageEvent | ToolResponseEvent | TokenEvent | AIMessageEvent | FinalStateEvent
-
-
-class AgentReply(msgspec.Struct, frozen=True):
-    """What `invoke` returns."""
-
-    text: str
-    agent: str
-    """Who answered."""
-    stopped: str | None = None
-    """The named limit that ended the turn, whose partial text this is; None if it ended by itself."""
-    usage: Usage = NO_USAGE
-    channel_id: str = ""
-    """The channel that is the thread."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from importlib import import_module
 from types import TracebackType
 from typing import cast, get_args
 
 import msgspec
 
 from antiphon.agents.declaration import Declaration
+from antiphon.agents.tasks import Delegates
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import BadName, Denied, UnknownChannel, UsageError
 from antiphon.core.ids import check_name
@@ -42,6 +44,13 @@ def check_cursor(after: object) -> None:
     """Refuse what is no place in a log."""
     if not isinstance(after, int) or isinstance(after, bool) or after < 0:
         raise UsageError(f"after is {shown(after)}; give a sequence, or 0 for the beginning")
+
+
+def tasks_of(hub: Hub) -> Delegates:
+    """What has tasks done in a hub. It is loaded here, because it needs the hub itself."""
+    module = import_module("antiphon.runtime.tasks")
+    tasks: Delegates = module.Tasks(hub)
+    return tasks
 
 
 class Opening:
@@ -114,7 +123,7 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
 
     async def hydrate(self) -> None:
         """Take up what the store holds. Opening does this; doing it again changes nothing."""
-        await self._desk.open()
+        await self._desk.open(tasks_of(self))
 
     async def close(self) -> None:
         """Finish what is being recorded, end every subscription, and let go of the store."""

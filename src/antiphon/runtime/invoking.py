@@ -59,6 +59,13 @@ async def _seat(hub: Hub, agent: Declaration) -> None:
     async with desk.locks.setdefault(USER, asyncio.Lock()):
         if USER not in desk.acceptors:
             await hub.register(USER, kind=_kind_of_user(desk))
+    await seat_agent(hub, agent)
+
+
+async def seat_agent(hub: Hub, agent: Declaration) -> None:
+    """Register an agent, if it is not. `UsageError` if somebody else has its name."""
+    desk = hub._desk
+    async with desk.locks.setdefault(USER, asyncio.Lock()):
         if agent.name not in desk.acceptors:
             await hub.register(agent)
     registered = desk.agents.get(agent.name)

@@ -55,7 +55,7 @@ class Participant:
             participants=self._seated(adapter_named(type), target),
             knobs=_fitting(_plain(_written(knobs), "knobs", most=MOST_KNOB_NODES, deepest=MOST_KNOB_DEPTH)),
             ordered=adapter_named(type).ordered,
-            ttl=_checked_ttl(ttl),
+            ttl=checked_ttl(ttl),
             context_vars=_plain({} if context_vars is None else context_vars, "context_vars"),
         )
         _check_people(created)
@@ -145,7 +145,8 @@ def _plain(data: Json, what: str, *, most: int = MAX_NODES, deepest: int = MAX_D
     return copied(data)
 
 
-def _checked_ttl(ttl: float | None) -> float | None:
+def checked_ttl(ttl: float | None) -> float | None:
+    """A time to live as it is recorded; `UsageError` if it is none."""
     if ttl is None:
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL:

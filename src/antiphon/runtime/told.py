@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from antiphon.agents.messages import NO_USAGE, Reply, Usage
+from antiphon.agents.messages import NO_USAGE, Usage
+from antiphon.agents.team import read_path
 from antiphon.core.codec import as_type
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import (
@@ -18,6 +19,7 @@ from antiphon.core.events import (
     Failed,
     Json,
     Packet,
+    Text,
     event_of,
 )
 from antiphon.core.state import State
@@ -47,6 +49,8 @@ class Told:
         self.turn_id = ""
         """The turn that answers it."""
         self._place = 0
+        self.path: tuple[str, ...] = ()
+        """Who of the agent's team answered; empty if the agent itself did."""
         self._doubts: dict[tuple[str, int], str] = {}
         self._tools: dict[int, CallStarted] = {}
         self._answered: set[int] = set()
@@ -105,34 +109,47 @@ class Told:
         match event:
             case CallStarted(args=args) if args is not None and event.index not in self._tools:
                 self._tools[event.index] = event
-                return [ToolUsageEvent(self.agent, event.name, args, self._call_id(event.index))]
-            case CallStarted():
-                return []
-            case CallFinished(result=result) if event.index not in self._tools:
-                self.usage += as_type(result, Reply).usage
-                return []
-            case _ if event.index in self._tools and event.index not in self._answered:
+                return [ToolUsageEvent(self._who(event), event.name, args, self._call_id(event.index))]
+            case CallFinished() | CallFailed() if event.index not in self._answered:
                 self._answered.add(event.index)
-                failed = isinstance(event, CallFailed)
-                text = event.error if isinstance(event, CallFailed) else _text_of(event.result)
-                name = self._tools[event.index].name
-                return [ToolResponseEvent(self.agent, name, text, self._call_id(event.index), failed=failed)]
+                self.usage += _usage_of(event)
+                return self._response(event) if event.index in self._tools else []
             case _:
                 return []
+
+    def _response(self, event: CallFinished | CallFailed) -> list[AgentEvent]:
+        started, failed = self._tools[event.index], isinstance(event, CallFailed)
+        text = event.error if isinstance(event, CallFailed) else _text_of(event.result)
+        call_id = self._call_id(event.index)
+        return [ToolResponseEvent(self._who(started), started.name, text, call_id, failed=failed)]
+
+    def _who(self, started: CallStarted) -> str:
+        return started.agent.rpartition("/")[2] or self.agent
 
     def _of_answer(self, envelope: Envelope) -> list[AgentEvent]:
         event, data = event_of(envelope), envelope.event_data
         text = event.body if isinstance(event, Packet) else str(data.get("text", ""))
+        if isinstance(event, Text | Packet):
+            self.path = read_path(event.agent)[1:]
         stopped = data.get("stopped")
         final = self._final(text, stopped if isinstance(stopped, str) else None)
-        return [AIMessageEvent(self.agent, text), final] if text else [final]
+        return [AIMessageEvent(final.agent, text), final] if text else [final]
 
     def _final(self, text: str = "", stopped: str | None = None, detail: str = "") -> FinalStateEvent:
         self.over = True
-        return FinalStateEvent(self.agent, text, stopped, detail, self.usage, self._now().channel_id)
+        who = self.path[-1] if self.path else self.agent
+        return FinalStateEvent(who, text, stopped, detail, self.usage, self._now().channel_id)
 
     def _call_id(self, index: int) -> str:
         return f"{self.turn_id}/{index}"
+
+
+def _usage_of(event: CallFinished | CallFailed) -> Usage:
+    """What models consumed in a call: of a model, of a summary, or of the tasks that a tool has given."""
+    result = event.result if isinstance(event, CallFinished) else {"usage": event.usage}
+    returned = result.get("returned")
+    given = returned.get("usage") if isinstance(returned, dict) else result.get("usage")
+    return as_type(given, Usage) if isinstance(given, dict) else NO_USAGE
 
 
 def _text_of(result: Json) -> str:

@@ -12,7 +12,7 @@ from typing import cast
 
 import msgspec
 
-from antiphon.agents.declaration import Limits
+from antiphon.agents.limits import Limits
 from antiphon.agents.messages import Reply, Request, calls, says
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import StoreUnavailable

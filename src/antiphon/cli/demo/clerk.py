@@ -17,7 +17,8 @@ from antiphon.core.codec import as_type
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import CallFinished, CallStarted, event_of
 from antiphon.core.journal import Entry, Journal, journal_of
-from antiphon.engines.performing import MODEL, Surely
+from antiphon.engines.performing import MODEL
+from antiphon.engines.toolcalls import Surely
 from antiphon.runtime.agent import Agent
 
 SCRIPT = (

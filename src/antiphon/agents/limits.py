@@ -1,0 +1,37 @@
+"""How far a turn may go."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.errors import UsageError
+from antiphon.core.words import shown
+
+MODEL_TIMEOUT = 120.0
+MOST_MODEL_CALLS = 25
+MOST_HANDOFFS = 5
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a turn of an agent may go, whoever of its team takes it."""
+
+    model_calls: int = MOST_MODEL_CALLS
+    """How often models are asked in one turn; then it ends with what there is."""
+    model_seconds: float | None = MODEL_TIMEOUT
+    """How long one answer of the model may take; None for as long as the turn may."""
+    handoffs: int = MOST_HANDOFFS
+    """How often in one turn somebody else of the team may become active."""
+
+    def __post_init__(self) -> None:
+        if type(self.model_calls) is not int or self.model_calls < 1:
+            raise UsageError(f"model_calls is {shown(self.model_calls)}; give a number of calls, 1 or more")
+        if type(self.handoffs) is not int or self.handoffs < 0:
+            raise UsageError(f"handoffs is {shown(self.handoffs)}; give a number of handoffs, 0 or more")
+        seconds = self.model_seconds
+        if seconds is None:
+            return
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise UsageError(f"model_seconds is {shown(seconds)}; give seconds above 0, or None for no limit")
+
+
+USUAL = Limits()

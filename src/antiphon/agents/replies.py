@@ -1,0 +1,39 @@
+"""What a model returned, as one reply: the one form in which everything after it knows an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.agents.blocks import read_blocks
+from antiphon.agents.messages import NO_USAGE, Reply
+
+ADVICE = "return says(…), calls(…), a list of calls(…) or a list of content blocks"
+
+
+def one_reply(answer: object) -> Reply:
+    """The answer as one reply, content blocks read; `TypeError` if it is none."""
+    if isinstance(answer, Reply):
+        return _read(answer)
+    parts = list(answer) if isinstance(answer, list | tuple) else []
+    if any(isinstance(part, dict) for part in parts):
+        return Reply(*read_blocks(parts))
+    if not parts or not all(isinstance(part, Reply) for part in parts):
+        raise TypeError(f"a model returned {type(answer).__name__}; {ADVICE}")
+    return _joined([_read(part) for part in parts])
+
+
+def _read(reply: Reply) -> Reply:
+    """The reply with a text that is one. What it calls for itself comes before what its blocks call for."""
+    given: object = reply.text
+    if given is None:
+        return Reply("", reply.calls, reply.usage)
+    if not isinstance(given, list | tuple):
+        return reply
+    text, calls = read_blocks(given)
+    return Reply(text, (*reply.calls, *calls), reply.usage)
+
+
+def _joined(replies: Sequence[Reply]) -> Reply:
+    text = "\n".join(reply.text for reply in replies if reply.text)
+    usage = sum((reply.usage for reply in replies), NO_USAGE)
+    return Reply(text, tuple(call for reply in replies for call in reply.calls), usage)

@@ -1,0 +1,218 @@
+"""The five steps that every agent begins with, and the one for its intents.
+
+Rule 1: who is active is settled once, when the turn begins: whom a person addresses, then whoever answered last, then
+        the one that was asked. From there on only tools change it.
+Rule 2: every call gets a result. Of several handoffs in one message the first that is possible wins.
+Rule 3: a limit ends the turn with its name, and with what there is so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from msgspec.structs import replace
+
+from antiphon.agents.calling import Returned
+from antiphon.agents.intents import call_of, matching
+from antiphon.agents.messages import Answered, Asked, Exchange, Objected, Reply, Request
+from antiphon.agents.preamble import dated, preceded
+from antiphon.agents.progress import Path, Progress
+from antiphon.agents.scene import Scene
+from antiphon.agents.steps import ANSWERED, Exit, Step, Steps
+from antiphon.agents.wanted import AskModel, CallTool, Enter, Entered, Given, Wanted
+
+EMPTY_REPLY = "empty_reply"
+INVALID_OUTPUT = "invalid_output"
+MAX_HANDOFFS = "max_handoffs"
+MAX_MODEL_CALLS = "max_model_calls"
+MAX_STEPS = "max_steps"
+LIMITS = frozenset({EMPTY_REPLY, INVALID_OUTPUT, MAX_HANDOFFS, MAX_MODEL_CALLS, MAX_STEPS})
+"""How a turn may be stopped that has an answer all the same, though a partial one."""
+
+Working = Generator[Wanted, Given, Progress]
+Results = tuple[Returned, ...]
+
+
+def render_system_prompt(scene: Scene, progress: Progress) -> Working:
+    """Find out what the active agent is told, and shown of what was said before."""
+    entered = yield Enter(progress.index, progress.path)
+    assert isinstance(entered, Entered), "who enters is told and shown something"
+    if entered.summarised is not None:
+        usage = progress.usage + entered.summarised.usage
+        progress = replace(progress, index=progress.index + 1, usage=usage)
+    return replace(progress, system=entered.system, history=entered.history, past=entered.past)
+
+
+def current_active_agent(scene: Scene, progress: Progress) -> Progress:
+    """Settle who handles the turn, and complete what that one is told."""
+    if not progress.routed:
+        place = scene.team.route(progress.heard, progress.stored)
+        progress = replace(progress, routed=True, path=place)
+        if place != scene.member.path:
+            return progress
+    system = preceded(progress.system, progress.lead, helps=scene.member.helps)
+    if scene.member.dated:
+        system = dated(system, scene.manner.date)
+    return progress if system == progress.system else replace(progress, system=system)
+
+
+def match_intents(scene: Scene, progress: Progress) -> Progress:
+    """What a person said, if it is a phrase that is known, is answered, or calls what it stands for, at once."""
+    if progress.exchange or progress.heard is None:
+        return progress
+    intent = matching(scene.member.intents, progress.heard)
+    if intent is None:
+        return progress
+    if intent.answer is not None:
+        return replace(progress, answer=intent.answer)
+    return replace(progress, reply=Reply("", (call_of(intent),)))
+
+
+def continue_conversation(scene: Scene, progress: Progress) -> Progress:
+    """Nothing: a place between routing and the model for steps of your own."""
+    return progress
+
+
+def call_model(scene: Scene, progress: Progress) -> Working:
+    """Ask the model. Words are the answer, if they have the shape that is wanted; once they may be put right."""
+    if progress.asked >= scene.team.limits.model_calls:
+        return _stopped(progress, MAX_MODEL_CALLS)
+    reply = yield AskModel(progress.index, _request(scene, progress), progress.path)
+    assert isinstance(reply, Reply), "a model is answered by a reply"
+    progress = replace(
+        progress,
+        reply=reply,
+        index=progress.index + 1,
+        asked=progress.asked + 1,
+        usage=progress.usage + reply.usage,
+        partial=reply.text or progress.partial,
+    )
+    return progress if reply.calls else _answered(scene, progress, reply)
+
+
+def call_tools(scene: Scene, progress: Progress) -> Working:
+    """Call what the model asked for; then the turn ends, somebody else becomes active, or the model is asked again."""
+    reply = progress.reply
+    assert reply is not None, "somebody has asked for tools"
+    wanted = tuple(CallTool(progress.index + place, call, progress.path) for place, call in enumerate(reply.calls))
+    results = yield wanted
+    assert isinstance(results, tuple), "tools are answered by as many results"
+    done = (call.name for call, result in zip(reply.calls, results, strict=True) if not result.failed)
+    usage = sum((result.usage for result in results), progress.usage)
+    progress = replace(progress, index=progress.index + len(wanted), tools=(*progress.tools, *done), usage=usage)
+    results, place, refused = _with_one_handoff(scene, progress, results)
+    ended = _ended(scene, progress, results)
+    if ended is not None:
+        return ended
+    progress = replace(progress, exchange=progress.exchange + _exchanged(reply, results))
+    if place is not None:
+        return replace(progress, path=place, hops=progress.hops + 1)
+    if refused and progress.refused:
+        return _stopped(progress, MAX_HANDOFFS)
+    return replace(progress, refused=progress.refused + refused)
+
+
+def has_calls(progress: Progress) -> bool:
+    """Whether the last reply asks for tools."""
+    return progress.reply is not None and bool(progress.reply.calls)
+
+
+CALLS = Exit("call_tools", has_calls, "calls")
+
+FIVE = Steps(
+    (
+        Step("render_system_prompt", exits=(Exit("current_active_agent"),), work=render_system_prompt),
+        Step("current_active_agent", exits=(Exit("continue_conversation"),), work=current_active_agent),
+        Step("continue_conversation", exits=(Exit("call_model"),), work=continue_conversation),
+        Step("call_model", exits=(ANSWERED, CALLS, Exit("call_model")), work=call_model),
+        Step("call_tools", exits=(ANSWERED, Exit("call_model")), work=call_tools),
+    )
+)
+"""The steps of an agent."""
+
+
+def with_intents(steps: Steps) -> Steps:
+    """The same, with a step that matches intents before anything else is done."""
+    rows = list(steps.rows)
+    at = steps.names.index("continue_conversation")
+    rows[at - 1] = replace(rows[at - 1], exits=(Exit("match_intents"),))
+    exits = (ANSWERED, CALLS, Exit("continue_conversation"))
+    return Steps((*rows[:at], Step("match_intents", exits=exits, work=match_intents), *rows[at:]))
+
+
+def _request(scene: Scene, progress: Progress) -> Request:
+    output = scene.team.output_at(progress.path)
+    return Request(
+        progress.system,
+        progress.history,
+        progress.exchange,
+        scene.member.offered,
+        progress.past,
+        None if output is None else output.schema,
+    )
+
+
+def _answered(scene: Scene, progress: Progress, reply: Reply) -> Progress:
+    output = scene.team.output_at(progress.path)
+    complaint = None if output is None else output.complaint(reply.text)
+    if complaint is None:
+        return replace(progress, answer=reply.text, stopped=None if reply.text else EMPTY_REPLY)
+    if progress.repairs:
+        return replace(progress, answer=reply.text, stopped=INVALID_OUTPUT)
+    corrected: Exchange = (Asked(reply.text, ()), Objected(complaint))
+    return replace(progress, repairs=1, exchange=progress.exchange + corrected)
+
+
+def _stopped(progress: Progress, limit: str) -> Progress:
+    return replace(progress, answer=progress.partial, stopped=limit)
+
+
+def _with_one_handoff(scene: Scene, progress: Progress, results: Results) -> tuple[Results, Path | None, bool]:
+    """The results with at most one handoff left, who becomes active by it, and whether the limit refused one."""
+    kept: list[Returned] = []
+    taken, place, refused = "", None, False
+    for result in results:
+        target = result.target
+        if target is None:
+            kept.append(result)
+            continue
+        within = scene.member.reach.get(target)
+        if taken:
+            why: str | None = f"Ignored: the turn goes to {taken}."
+        elif within is not None:
+            why = _too_many(scene, progress)
+            refused = refused or why is not None
+        else:
+            why = scene.manner.refusal(result.handoff) if result.handoff else f"There is no {target} to turn to."
+        kept.append(result if why is None else Returned(why, failed=True))
+        if why is None:
+            taken, place = target, within
+    return tuple(kept), place, refused
+
+
+def _too_many(scene: Scene, progress: Progress) -> str | None:
+    most = scene.team.limits.handoffs
+    if progress.hops < most:
+        return None
+    return f"There have been {most} handoffs in this turn, the limit; answer yourself."
+
+
+def _ended(scene: Scene, progress: Progress, results: Results) -> Progress | None:
+    """How the turn ends with these results; None if it goes on."""
+    reply = progress.reply
+    assert reply is not None, "somebody has asked for tools"
+    finish = next((result.finish for result in results if result.finish is not None), None)
+    if finish is not None:
+        return replace(progress, answer=reply.text or finish.reason, finish=finish.reason)
+    moved = next((result for result in results if result.target is not None), None)
+    if moved is not None:
+        outside = moved.handoff if moved.target not in scene.member.reach else None
+        return None if outside is None else replace(progress, answer=reply.text or outside.summary, handoff=outside)
+    pairs = zip(reply.calls, results, strict=True)
+    direct = next((result for call, result in pairs if scene.member.is_direct(call.name) and not result.failed), None)
+    return None if direct is None else replace(progress, answer=direct.text)
+
+
+def _exchanged(reply: Reply, results: Results) -> Exchange:
+    answers = (Answered(call, result.text, result.failed) for call, result in zip(reply.calls, results, strict=True))
+    return (Asked(reply.text, reply.calls), *answers)

@@ -1,0 +1,107 @@
+"""Tasks that a tool gives to other agents while its turn is under way.
+
+Rule 1: a task is known by the call that gives it and its place among those, so that a call that is made again after a
+        crash finds it and goes on with it.
+Rule 2: a task that nobody waits for any more is stopped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from antiphon.agents.messages import NO_USAGE, Usage
+from antiphon.agents.results import AgentReply
+from antiphon.core.errors import TurnFailed, UsageError
+from antiphon.core.ids import derived_id
+from antiphon.core.instants import Instant
+from antiphon.core.state import Turn
+from antiphon.core.words import shown
+
+if TYPE_CHECKING:
+    from antiphon.agents.declaration import Declaration
+    from antiphon.agents.team import Member
+
+
+class Task(msgspec.Struct, frozen=True):
+    """Work that an agent is given within a turn of another."""
+
+    task_id: str
+    """The same each time the same call is made."""
+    parent: str
+    """The channel of the turn."""
+    turn_id: str
+    cause: str | None
+    """What the turn answers."""
+    by: str
+    """Whose turn it is."""
+    agent: Declaration
+    text: str
+    ttl: float | None = None
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What a task came to."""
+
+    reply: AgentReply
+    failure: TurnFailed | None = None
+
+
+class Delegates(Protocol):
+    """Has tasks done."""
+
+    async def run(self, task: Task) -> Reported:
+        """Have a task done, and wait for what it comes to."""
+        ...
+
+    def drop(self, task: Task, reason: str) -> None:
+        """Stop a task that nobody waits for any more."""
+        ...
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Who calls a tool, and with what means."""
+
+    member: Member
+    now: Callable[[], Instant]
+    delegates: Delegates
+    turn: Turn
+    key: str
+    """The idempotency key of the call."""
+
+
+class Given:
+    """The tasks of one call."""
+
+    def __init__(self, channel_id: str, by: str) -> None:
+        self._channel_id, self._by = channel_id, by
+        self._counts: Counter[str] = Counter()
+        self._under_way: list[tuple[Delegates, Task]] = []
+        self.usage: Usage = NO_USAGE
+        """What they consumed."""
+
+    async def given(self, stands: Standing, agent: Declaration, text: str, *, ttl: float | None) -> AgentReply:
+        """Give a task, and wait for its report; `TurnFailed` if it comes to nothing."""
+        name = getattr(agent, "name", None)
+        if not isinstance(name, str):
+            raise UsageError(f"{shown(agent)} cannot be given a task; give an Agent")
+        if not isinstance(text, str) or not text:
+            raise UsageError(f"the task for {name!r} is {shown(text)}; say what is to be done, as a text")
+        self._counts[name] += 1
+        task_id, turn = derived_id("task", stands.key, name, str(self._counts[name])), stands.turn
+        task = Task(task_id, self._channel_id, turn.turn_id, turn.cause, self._by, agent, text, ttl)
+        self._under_way.append((stands.delegates, task))
+        reported = await stands.delegates.run(task)
+        self._under_way.remove((stands.delegates, task))
+        self.usage += reported.reply.usage
+        if reported.failure is not None:
+            raise reported.failure
+        return reported.reply
+
+    def give_up(self) -> None:
+        """Stop those that are under way."""
+        for delegates, task in self._under_way:
+            delegates.drop(task, "timed_out")

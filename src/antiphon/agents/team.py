@@ -1,0 +1,185 @@
+"""A team: everybody below an agent, each in its place.
+
+Rule 1: a place is known by its path, the names from whoever was asked down. One agent may stand in several places.
+Rule 2: a team is checked when its agent is made: nothing about it is found out in a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from antiphon.agents.defaults import CURRENT_DATE, default_tools, transfer_tool
+from antiphon.agents.intents import TRANSFER, Intent
+from antiphon.agents.limits import Limits
+from antiphon.agents.mentions import mentioned
+from antiphon.agents.messages import ToolSpec
+from antiphon.agents.output import Output
+from antiphon.agents.progress import Path
+from antiphon.agents.steps import Steps
+from antiphon.agents.tool import Tool
+from antiphon.core.errors import UsageError
+from antiphon.core.words import shown
+
+if TYPE_CHECKING:
+    from antiphon.agents.declaration import Declaration
+
+LEAD = "lead"
+"""How whoever was asked can always be addressed."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """An agent in its place in a team."""
+
+    path: Path
+    declaration: Declaration
+    tools: Mapping[str, Tool]
+    """What it can call, by name."""
+    specs: tuple[ToolSpec, ...]
+    reach: Mapping[str, Path]
+    """To whom it can hand over: its sub-agents, and its lead."""
+    calls_tools: bool
+    """Whether its model can be told of tools at all."""
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    @property
+    def offered(self) -> tuple[ToolSpec, ...]:
+        """The tools that its model is told of."""
+        return self.specs if self.calls_tools else ()
+
+    @property
+    def steps(self) -> Steps:
+        return self.declaration.steps
+
+    @property
+    def intents(self) -> Sequence[Intent]:
+        return self.declaration.intents
+
+    @property
+    def helps(self) -> bool:
+        """Whether it can ask its lead for help."""
+        return "request_help" in self.tools
+
+    @property
+    def dated(self) -> bool:
+        """Whether it is told the date."""
+        return CURRENT_DATE not in self.declaration.without
+
+    def is_direct(self, name: str) -> bool:
+        """Whether what this tool returns is the answer."""
+        tool = self.tools.get(name)
+        return tool is not None and tool.return_direct
+
+
+class Team(msgspec.Struct, frozen=True):
+    """Everybody who may answer when one agent is asked."""
+
+    members: Mapping[Path, Member]
+    names: Mapping[str, Path]
+    """Whom a person can address, by the name in lower case; of several, the one that is nearest."""
+    root: Path
+    output: Output | None
+
+    @property
+    def lead(self) -> Member:
+        """Whoever is asked."""
+        return self.members[self.root]
+
+    @property
+    def limits(self) -> Limits:
+        """How far a turn may go: as whoever is asked says."""
+        return self.lead.declaration.limits
+
+    def route(self, heard: str | None, stored: Path) -> Path:
+        """Who handles a turn: whom a person addresses, then whoever answered last, then whoever is asked."""
+        addressed = mentioned(heard) if heard is not None else None
+        place = self.names.get(addressed) if addressed is not None else None
+        if place is not None:
+            return place
+        last = (*self.root, *stored)
+        return last if last in self.members else self.root
+
+    def output_at(self, path: Path) -> Output | None:
+        """The shape that an answer must have: as whoever was asked wants it, else whoever answers."""
+        return self.output or self.members[path].declaration.shape
+
+
+def team_of(agent: Declaration) -> Team:
+    """The team of an agent; `UsageError` if two of it could be taken for each other."""
+    members = {member.path: member for member in _members(agent, ())}
+    names: dict[str, Path] = {}
+    for path in sorted(members, key=len):
+        names.setdefault(path[-1].lower(), path)
+    names.setdefault(LEAD, (agent.name,))
+    return Team(members, names, (agent.name,), agent.shape)
+
+
+def _members(agent: Declaration, above: Path) -> Iterator[Member]:
+    path = (*above, agent.name)
+    if agent.name.lower() in (name.lower() for name in above):
+        raise UsageError(f"{'/'.join(path)}: an agent cannot work for one of its own name; give one another name")
+    yield _member(agent, path)
+    for below in agent.agents:
+        yield from _members(below, path)
+
+
+def _member(agent: Declaration, path: Path) -> Member:
+    led = len(path) > 1
+    tools = {tool.name: tool for tool in (*agent.toolbox, *map(transfer_tool, agent.agents))}
+    for default in default_tools(agent, led=led, without=agent.without):
+        tools.setdefault(default.name, default)  # one of your own of this name stands in its place
+    reach = {below.name: (*path, below.name) for below in agent.agents}
+    if led:
+        reach[path[-2]] = path[:-1]
+    specs = tuple(tool.spec for tool in tools.values())
+    return Member(path, agent, tools, specs, reach, getattr(agent.model, "calls_tools", True) is not False)
+
+
+def check_agents(agent: Declaration) -> None:
+    """`UsageError` if two sub-agents, or a tool and a handover, have one name."""
+    names = [below.name.lower() for below in agent.agents]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{agent.name!r} has two sub-agents called {twice!r}; give one of them another name")
+    for tool in agent.toolbox:
+        if tool.name.startswith(TRANSFER) and tool.name.removeprefix(TRANSFER).lower() in names:
+            raise UsageError(f"{agent.name!r} has a tool {tool.name!r} of its own; its sub-agent needs that name")
+
+
+def check_intents(agent: Declaration) -> None:
+    """`UsageError` if an intent stands for something that the agent does not have."""
+    member = agent.team.lead
+    for intent in agent.intents:
+        known: Sequence[str] = ()
+        if intent.agent is not None and intent.agent not in (below.name for below in agent.agents):
+            known = [below.name for below in agent.agents]
+        elif intent.tool is not None and intent.tool not in member.tools:
+            known = list(member.tools)
+        else:
+            continue
+        there = ", ".join(known) or "none"
+        raise UsageError(
+            f"the intent {intent.phrase!r} of {agent.name!r} leads to {intent.stands_for}; there are: {there}"
+        )
+
+
+def shown_path(path: Path) -> str:
+    """A place as the log keeps it."""
+    return "/".join(path)
+
+
+def read_path(text: str) -> Path:
+    """A place as it is read from a log."""
+    return tuple(text.split("/")) if text else ()
+
+
+def check_without(agent: Declaration, known: Sequence[str]) -> None:
+    """`UsageError` if something is to be left out that is no default."""
+    strange = next((name for name in agent.without if name not in known), None)
+    if strange is not None:
+        raise UsageError(f"{agent.name!r} cannot do without {shown(strange)}; there are: {', '.join(known)}")

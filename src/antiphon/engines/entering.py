@@ -1,0 +1,117 @@
+"""What somebody who becomes active is told, and shown of what was said before."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+
+import msgspec
+
+from antiphon.agents.declaration import Prompt
+from antiphon.agents.history import History
+from antiphon.agents.messages import NO_USAGE, Reply, Usage
+from antiphon.agents.nesting import contained
+from antiphon.agents.replies import one_reply
+from antiphon.agents.team import Member, shown_path
+from antiphon.agents.wanted import Enter, Entered
+from antiphon.core.codec import Malformed, as_type, check_json, digest_of, plain_data
+from antiphon.core.events import EV_CALL_FAILED, EV_CALL_FINISHED, CallFailed, CallFinished, CallStarted
+from antiphon.core.summaries import SummarisedTranscript, Summary, summarises
+from antiphon.core.views import Message, View
+from antiphon.core.words import told
+from antiphon.engines.means import Book, Failing
+
+SUMMARY = "summary"
+
+Histories = Callable[[bool], Awaitable[History]]
+"""The messages of the channel up to now, with names or without."""
+
+
+class Summed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a call that sums up came to, as the journal keeps it."""
+
+    summary: Summary
+    usage: Usage = NO_USAGE
+
+
+class Entrance:
+    """Renders prompts and shows what was said, for one attempt at a turn."""
+
+    def __init__(self, book: Book, histories: Histories, *, usual: View) -> None:
+        self._book, self._histories, self._usual = book, histories, usual
+
+    async def __call__(self, wanted: Enter) -> Entered:
+        """What this member is told and shown."""
+        member = self._book.team.members[wanted.path]
+        view = member.declaration.memory or self._book.team.lead.declaration.memory or self._usual
+        history, before = await self._histories(view.named), self._book.notes.turn.sequence
+        messages, past = history.until(before)
+        summing, summed = summarises(view), None
+        if summing is None:
+            shown = view.shown(messages)
+        else:
+            by = shown_path(wanted.path)
+            last = history.summary_before(before, by)
+            summed = await self._summed(wanted, summing, messages, last=last)
+            shown = summing.shown_with(messages, summed.summary if summed is not None else last)
+        system = await self._rendered(member, shown)
+        return Entered(system, shown, past, None if summed is None else Reply("", usage=summed.usage))
+
+    async def _summed(
+        self, wanted: Enter, view: SummarisedTranscript, messages: Sequence[Message], *, last: Summary | None
+    ) -> Summed | None:
+        """The summary that is made in this turn; None if none is due."""
+        due = view.due(messages, last)
+        if due is None:
+            return None
+        book, index = self._book, wanted.index
+        outcome = book.entry(index).outcome
+        if isinstance(outcome, CallFinished):
+            return as_type(outcome.result, Summed)
+        await book.start([CallStarted(book.turn_id, index, SUMMARY, digest_of(due), agent=book.named(wanted.path))])
+        try:
+            reply = await _summary_of(view, due)
+            summed = Summed(view.made(messages, reply.text, shown_path(wanted.path)), reply.usage)
+            check_json(plain_data(summed))
+        except Exception as error:
+            detail = str(error) if isinstance(error, Malformed) else told(error)
+            book.notes.keep(EV_CALL_FAILED, CallFailed(book.turn_id, index, detail))
+            raise Failing("summary_error", detail) from error
+        book.notes.keep(EV_CALL_FINISHED, CallFinished(book.turn_id, index, plain_data(summed)))
+        return summed
+
+    async def _rendered(self, member: Member, shown: Sequence[Message]) -> str:
+        prompt = member.declaration.system_prompt
+        if isinstance(prompt, str):
+            return prompt
+        await self._book.claim()  # before anything of the agent's own runs
+        return await _rendered(prompt, shown)
+
+
+async def _summary_of(view: SummarisedTranscript, due: Sequence[Message]) -> Reply:
+    async def run() -> object:
+        given = view.summarise(due)
+        return await given if isawaitable(given) else given
+
+    value = await contained(run())
+    reply = Reply(value) if isinstance(value, str) else one_reply(value)
+    if not reply.text:
+        raise ValueError("the summary is empty")
+    return reply
+
+
+async def _rendered(prompt: Prompt, shown: Sequence[Message]) -> str:
+    """The system prompt. What a user's function raises fails the turn with its words."""
+    assert not isinstance(prompt, str), "a text needs no rendering"
+
+    async def render() -> object:
+        rendered = prompt(shown)
+        return await rendered if isawaitable(rendered) else rendered
+
+    try:
+        text = await contained(render())
+    except Exception as error:
+        raise Failing("prompt_error", told(error)) from error
+    if not isinstance(text, str):
+        raise Failing("prompt_error", f"the system prompt is {type(text).__name__}, not a text")
+    return text
