@@ -8,7 +8,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from bench import flat, peers, throughput, turns, workflow
+from bench import flat, peers, teams, throughput, turns, workflow
 from bench.figures import table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
@@ -19,6 +19,7 @@ def main() -> None:
         "On top of the store": throughput.figures(),
         "Flat costs": flat.figures(),
         "Turns of agents": turns.figures(),
+        "Teams": teams.figures(),
         "Workflows": workflow.figures(),
     }
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"

@@ -33,6 +33,10 @@ SHOWS = {
     "20_redundant_workers.py": "the judge was shown: ['ada: 42', 'ben: 41', 'cleo: 42'",
     "21_hierarchy.py": "lead: Here is your lamp.",
     "22_coming_from_group_chat.py": "host: Then we are done.",
+    "23_team.py": "active after a restart: support/legal\nsupport: You are welcome.",
+    "24_tasks.py": "tokens, tasks included: 210 in, 30 out",
+    "25_steps.py": "journalled: ['step:look_up_customer', 'model']",
+    "26_structured_output.py": "the order: Order(item='lamp', count=2)",
 }
 
 

@@ -100,6 +100,8 @@ class TurnChannel:
 
         If the call is made again after a crash, the same task is gone on with. `TurnFailed` if it comes to nothing.
         """
+        if self.over:
+            raise UsageError("the call is over, and with it the time to give tasks")
         return await self.tasks.given(self._stands, agent, text, ttl=ttl)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard, cast
 
-from antiphon.agents.defaults import DEFAULTS
+from antiphon.agents.defaults import DEFAULTS, transfer_tool
 from antiphon.agents.intents import Intent
 from antiphon.agents.limits import USUAL, Limits
 from antiphon.agents.messages import Model, ToolSpec
@@ -54,6 +54,8 @@ class Declaration:
     """Whether a model that calls no tools is an error; None: only in the tier `regulated`."""
     toolbox: tuple[Tool, ...] = field(init=False, repr=False, compare=False)
     """The tools of its own, ready to be called."""
+    transfer: Tool = field(init=False, repr=False, compare=False)
+    """The tool by which a lead hands over to it."""
     steps: Steps = field(init=False, repr=False, compare=False)
     """The steps of its turns."""
     shape: Output | None = field(init=False, repr=False, compare=False)
@@ -73,6 +75,7 @@ class Declaration:
         self._set("intents", tuple(self.intents))
         self._set("without", tuple(self.without))
         self._set("shape", None if self.output is None else output_of(self.output, self.name))
+        self._set("transfer", transfer_tool(self))
         self._check_tools()
         check_agents(self)
         check_without(self, DEFAULTS)

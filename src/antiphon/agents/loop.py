@@ -24,7 +24,8 @@ from antiphon.agents.team import Team
 from antiphon.agents.wanted import Given, RunStep, Wanted
 
 MOST_STEPS = 1000
-"""How many steps a turn may take before it is taken for one that never ends."""
+"""How many steps a turn may take, beside those that its model calls need, before it is taken for one without end."""
+STEPS_A_CALL = 8
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ def take_turn(team: Team, progress: Progress, manner: Manner) -> Turning:
     """Go from step to step until it is known what the turn ends with."""
     member = team.members[progress.path]
     step: Step | None = member.steps.rows[0]
-    for _ in range(MOST_STEPS):
+    for _ in range(MOST_STEPS + STEPS_A_CALL * team.limits.model_calls):
         if step is None:
             return said_by(progress)
         progress = yield from _taken(step, Scene(team, member, manner), progress)

@@ -60,7 +60,7 @@ def match_intents(scene: Scene, progress: Progress) -> Progress:
     """What a person said, if it is a phrase that is known, is answered, or calls what it stands for, at once."""
     if progress.exchange or progress.heard is None:
         return progress
-    intent = matching(scene.member.intents, progress.heard)
+    intent = matching(scene.member.intents, scene.team.meant(progress.heard))
     if intent is None:
         return progress
     if intent.answer is not None:
@@ -104,7 +104,7 @@ def call_tools(scene: Scene, progress: Progress) -> Working:
     ended = _ended(scene, progress, results)
     if ended is not None:
         return ended
-    progress = replace(progress, exchange=progress.exchange + _exchanged(reply, results))
+    progress = replace(progress, reply=None, exchange=progress.exchange + _exchanged(reply, results))
     if place is not None:
         return replace(progress, path=place, hops=progress.hops + 1)
     if refused and progress.refused:

@@ -15,7 +15,10 @@ import msgspec
 
 from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.results import AgentReply
+from antiphon.core.draft import check_draft
+from antiphon.core.envelope import Envelope
 from antiphon.core.errors import TurnFailed, UsageError
+from antiphon.core.events import EV_TEXT
 from antiphon.core.ids import derived_id
 from antiphon.core.instants import Instant
 from antiphon.core.state import Turn
@@ -57,8 +60,8 @@ class Delegates(Protocol):
         """Have a task done, and wait for what it comes to."""
         ...
 
-    def drop(self, task: Task, reason: str) -> None:
-        """Stop a task that nobody waits for any more."""
+    async def drop(self, task: Task, reason: str) -> Usage:
+        """Stop a task that nobody waits for any more; what it has consumed."""
         ...
 
 
@@ -79,7 +82,7 @@ class Given:
     def __init__(self, channel_id: str, by: str) -> None:
         self._channel_id, self._by = channel_id, by
         self._counts: Counter[str] = Counter()
-        self._under_way: list[tuple[Delegates, Task]] = []
+        self._under_way: dict[str, tuple[Delegates, Task]] = {}
         self.usage: Usage = NO_USAGE
         """What they consumed."""
 
@@ -90,18 +93,26 @@ class Given:
             raise UsageError(f"{shown(agent)} cannot be given a task; give an Agent")
         if not isinstance(text, str) or not text:
             raise UsageError(f"the task for {name!r} is {shown(text)}; say what is to be done, as a text")
+        denial = check_draft(Envelope(sender_id=self._by, event_type=EV_TEXT, event_data={"text": text}))
+        if denial is not None:
+            raise UsageError(f"the task for {name!r} cannot be given: {denial.detail}")
         self._counts[name] += 1
         task_id, turn = derived_id("task", stands.key, name, str(self._counts[name])), stands.turn
         task = Task(task_id, self._channel_id, turn.turn_id, turn.cause, self._by, agent, text, ttl)
-        self._under_way.append((stands.delegates, task))
-        reported = await stands.delegates.run(task)
-        self._under_way.remove((stands.delegates, task))
-        self.usage += reported.reply.usage
+        self._under_way[task_id] = stands.delegates, task
+        try:
+            reported = await stands.delegates.run(task)
+        except Exception:
+            self._under_way.pop(task_id, None)
+            raise
+        if self._under_way.pop(task_id, None) is not None:
+            self.usage += reported.reply.usage
         if reported.failure is not None:
             raise reported.failure
         return reported.reply
 
-    def give_up(self) -> None:
+    async def give_up(self, reason: str) -> None:
         """Stop those that are under way."""
-        for delegates, task in self._under_way:
-            delegates.drop(task, "timed_out")
+        while self._under_way:
+            _, (delegates, task) = self._under_way.popitem()
+            self.usage += await delegates.drop(task, reason)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from antiphon.agents.defaults import CURRENT_DATE, default_tools, transfer_tool
+from antiphon.agents.defaults import CURRENT_DATE, default_tools
 from antiphon.agents.intents import TRANSFER, Intent
 from antiphon.agents.limits import Limits
 from antiphon.agents.mentions import mentioned
@@ -98,11 +98,15 @@ class Team(msgspec.Struct, frozen=True):
     def route(self, heard: str | None, stored: Path) -> Path:
         """Who handles a turn: whom a person addresses, then whoever answered last, then whoever is asked."""
         addressed = mentioned(heard) if heard is not None else None
-        place = self.names.get(addressed) if addressed is not None else None
-        if place is not None:
-            return place
+        if addressed is not None and addressed in self.names:
+            return self.names[addressed]
         last = (*self.root, *stored)
         return last if last in self.members else self.root
+
+    def meant(self, heard: str) -> str:
+        """What a person said, without the name that it is addressed to."""
+        addressed = mentioned(heard)
+        return heard[len(addressed) + 1 :] if addressed is not None and addressed in self.names else heard
 
     def output_at(self, path: Path) -> Output | None:
         """The shape that an answer must have: as whoever was asked wants it, else whoever answers."""
@@ -130,7 +134,7 @@ def _members(agent: Declaration, above: Path) -> Iterator[Member]:
 
 def _member(agent: Declaration, path: Path) -> Member:
     led = len(path) > 1
-    tools = {tool.name: tool for tool in (*agent.toolbox, *map(transfer_tool, agent.agents))}
+    tools = {tool.name: tool for tool in (*agent.toolbox, *(below.transfer for below in agent.agents))}
     for default in default_tools(agent, led=led, without=agent.without):
         tools.setdefault(default.name, default)  # one of your own of this name stands in its place
     reach = {below.name: (*path, below.name) for below in agent.agents}

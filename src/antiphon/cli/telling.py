@@ -10,12 +10,18 @@ import msgspec
 
 from antiphon.core.envelope import HUB, OPERATORS, Envelope
 from antiphon.core.events import (
+    EV_AGENT_WARNED,
     EV_CHANNEL_INVITE,
     EV_CHANNEL_QUARANTINED,
     EV_DRAFT_REFUSED,
     EV_GRAPH_WARNED,
     EV_PARTICIPANT_REGISTERED,
     EV_RULE_FAILED,
+    EV_TASK_COMPLETED,
+    EV_TASK_EXPIRED,
+    EV_TASK_FAILED,
+    EV_TASK_PROGRESS,
+    EV_TASK_STARTED,
     EV_TURN_FENCED,
     Acknowledged,
     Assigned,
@@ -78,8 +84,8 @@ def _aside(envelope: Envelope) -> str:
 
 def _said(event: Event) -> str:
     match event:
-        case Text(text=text):
-            return text
+        case Text(text=text, agent=agent):
+            return f"{text} [{aside}]" if (aside := _by(agent)) else text
         case Packet() as packet:
             return f"{packet.body} [{aside}]" if (aside := _beside(packet)) else packet.body
         case ContextSet() as updates:
@@ -94,6 +100,7 @@ def _beside(packet: Packet) -> str:
     return "; ".join(
         part
         for part in (
+            _by(packet.agent),
             _changes(updates) if updates.set or updates.delete else "",
             f"routes by {routing.tool}" if routing.tool is not None else "",
             f"hands off to {routing.target}" if routing.target is not None else "",
@@ -102,6 +109,12 @@ def _beside(packet: Packet) -> str:
         )
         if part
     )
+
+
+def _by(agent: str) -> str:
+    """Who of a team answered, if it was not whoever was asked."""
+    _, _, below = agent.partition("/")
+    return f"by {below.rpartition('/')[2]}" if below else ""
 
 
 def _lived(event: Event) -> str:
@@ -132,8 +145,8 @@ def _worked(event: Event) -> str:
             return f"ends turn {turn} without an answer: {reason}" + (f" ({detail})" if detail else "")
         case Paused(reason=reason):
             return f"pauses the channel: {reason}"
-        case CallStarted(index=index, name=name, args=args):
-            return f"{index}: asks the model" if args is None else f"{index}: calls {name}({_arguments(args)})"
+        case CallStarted() as started:
+            return _started(started)
         case CallFinished(index=index, result=result, by=by):
             return f"{index}: {_outcome(result)}" + (f", says {by}" if by else "")
         case CallFailed(index=index, error=error):
@@ -154,6 +167,20 @@ def _compared(event: Event) -> str:
             return _ended(event)
 
 
+def _started(call: CallStarted) -> str:
+    """What a call is about to do, and for whom of a team."""
+    if call.args is not None:
+        what = f"calls {call.name}({_arguments(call.args)})"
+    else:
+        step = call.name.removeprefix("step:")
+        what = f"runs the step {step}" if step != call.name else f"asks {_ASKED.get(call.name, call.name)}"
+    who = _by(call.agent)
+    return f"{call.index}: {what}" + (f" [{who}]" if who else "")
+
+
+_ASKED = {"model": "the model", "summary": "for a summary"}
+
+
 def _arguments(args: Json) -> str:
     return ", ".join(f"{key}={msgspec.json.encode(value).decode()}" for key, value in args.items())
 
@@ -163,6 +190,9 @@ def _outcome(result: Json) -> str:
     returned = result.get("returned")
     if isinstance(returned, dict):
         return f"returned {returned.get('text', '')}"
+    summary = result.get("summary")
+    if isinstance(summary, dict):
+        return f"summed up {summary.get('count')} messages: {summary.get('text')}"
     wanted = result.get("calls")
     names = [str(call.get("name")) for call in wanted if isinstance(call, dict)] if isinstance(wanted, list) else []
     said = [f"answered {result.get('text')}"] if result.get("text") else []
@@ -197,10 +227,29 @@ def _managed(envelope: Envelope) -> str:
             return f"could not read rule {_word(data, 'rule')}: {_word(data, 'error')}"
         case t if t == EV_GRAPH_WARNED:
             return f"warns of its graph: {_findings(data)}"
+        case t if t == EV_AGENT_WARNED:
+            return f"warns of {_word(data, 'agent')}: {_word(data, 'message')}"
+        case t if t in TASKS:
+            return f"{TASKS[t]} {_word(data, 'agent')} in {_word(data, 'task')}{_detail(data)}"
         case t if t == EV_TURN_FENCED:
             return f"fences turn {_word(data, 'turn')} in {_word(data, 'channel_id')}: {_word(data, 'why')}"
         case _:
             return ""
+
+
+TASKS = {
+    EV_TASK_STARTED: "gives a task to",
+    EV_TASK_PROGRESS: "hears of the task of",
+    EV_TASK_COMPLETED: "has the report of",
+    EV_TASK_FAILED: "gets nothing from",
+    EV_TASK_EXPIRED: "waits no longer for",
+}
+
+
+def _detail(data: Json) -> str:
+    """What is to be said of a task beside whose it is."""
+    said = data.get("reason") or (f"calls {_word(data, 'tool')}" if "tool" in data else "")
+    return f": {said}" if said else ""
 
 
 def _findings(data: Json) -> str:

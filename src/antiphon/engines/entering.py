@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,7 @@ from antiphon.agents.declaration import Prompt
 from antiphon.agents.history import History
 from antiphon.agents.messages import NO_USAGE, Reply, Usage
 from antiphon.agents.nesting import contained
+from antiphon.agents.progress import Path
 from antiphon.agents.replies import one_reply
 from antiphon.agents.team import Member, shown_path
 from antiphon.agents.wanted import Enter, Entered
@@ -34,28 +36,45 @@ class Summed(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage = NO_USAGE
 
 
+class Seen(NamedTuple):
+    """What somebody is shown of what was said before."""
+
+    messages: Sequence[Message]
+    past: str
+
+
 class Entrance:
     """Renders prompts and shows what was said, for one attempt at a turn."""
 
     def __init__(self, book: Book, histories: Histories, *, usual: View) -> None:
         self._book, self._histories, self._usual = book, histories, usual
+        self._seen: dict[Path, Seen] = {}
+        """What has been shown to those who have entered before."""
+        self._said: dict[bool, tuple[list[Message], str]] = {}
+        """What was said before the turn, with names or without: the same for everybody."""
 
     async def __call__(self, wanted: Enter) -> Entered:
-        """What this member is told and shown."""
+        """What this member is told and shown. Whoever enters again is shown the same."""
         member = self._book.team.members[wanted.path]
+        seen, summed = self._seen.get(wanted.path), None
+        if seen is None:
+            seen, summed = await self._shown(wanted, member)
+            self._seen[wanted.path] = seen
+        system = await self._rendered(member, seen.messages)
+        return Entered(system, seen.messages, seen.past, None if summed is None else Reply("", usage=summed.usage))
+
+    async def _shown(self, wanted: Enter, member: Member) -> tuple[Seen, Summed | None]:
         view = member.declaration.memory or self._book.team.lead.declaration.memory or self._usual
         history, before = await self._histories(view.named), self._book.notes.turn.sequence
-        messages, past = history.until(before)
-        summing, summed = summarises(view), None
+        if view.named not in self._said:
+            self._said[view.named] = history.until(before)
+        messages, past = self._said[view.named]
+        summing = summarises(view)
         if summing is None:
-            shown = view.shown(messages)
-        else:
-            by = shown_path(wanted.path)
-            last = history.summary_before(before, by)
-            summed = await self._summed(wanted, summing, messages, last=last)
-            shown = summing.shown_with(messages, summed.summary if summed is not None else last)
-        system = await self._rendered(member, shown)
-        return Entered(system, shown, past, None if summed is None else Reply("", usage=summed.usage))
+            return Seen(view.shown(messages), past), None
+        last = history.summary_before(before, shown_path(wanted.path))
+        summed = await self._summed(wanted, summing, messages, last=last)
+        return Seen(summing.shown_with(messages, last if summed is None else summed.summary), past), summed
 
     async def _summed(
         self, wanted: Enter, view: SummarisedTranscript, messages: Sequence[Message], *, last: Summary | None

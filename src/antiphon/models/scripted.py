@@ -17,6 +17,7 @@ from typing import TypeGuard
 from antiphon.agents.messages import NO_USAGE, Asked, Call, Reply, Request, Usage, says
 from antiphon.agents.replies import one_reply
 from antiphon.core.errors import ModelError, UsageError
+from antiphon.core.views import Message
 from antiphon.core.words import shown
 
 Scripted = Reply | Sequence[Reply] | str | BaseException | type[BaseException]
@@ -39,6 +40,7 @@ class ScriptedModel:
         self._script = _checked(script)
         self._made = 0
         self._ids = itertools.count(1)
+        self._counted = Counted()
         self.requests: list[Request] = []
         """What the model was sent, oldest first."""
 
@@ -52,7 +54,7 @@ class ScriptedModel:
         self.requests.append(request)
         self._made += 1
         reply = await self._answer(self._made, request)
-        usage = _usage(reply, request) if reply.usage == NO_USAGE else reply.usage
+        usage = _usage(reply, request, self._counted) if reply.usage == NO_USAGE else reply.usage
         return Reply(reply.text, self._named(reply.calls, request), usage)
 
     async def stream(self, request: Request) -> AsyncIterator[str | Reply]:
@@ -116,9 +118,27 @@ def _is_error_class(entry: object) -> TypeGuard[type[BaseException]]:
     return isinstance(entry, type) and issubclass(entry, BaseException)
 
 
-def _usage(reply: Reply, request: Request) -> Usage:
+class Counted:
+    """How many words there are in a history that grows: what was counted before is not counted again."""
+
+    def __init__(self) -> None:
+        self._history: Sequence[Message] = ()
+        self._words = 0
+
+    def words(self, history: Sequence[Message]) -> int:
+        """The words of this history."""
+        known = len(self._history)
+        if history[:known] != self._history:
+            known, self._words = 0, 0
+        self._words += sum(_words(message.text) for message in history[known:])
+        self._history = history
+        return self._words
+
+
+def _usage(reply: Reply, request: Request, counted: Counted) -> Usage:
     """Words for tokens."""
-    asked = _words(request.system) + sum(_words(message.text) for message in request.messages)
+    asked = _words(request.system) + counted.words(request.history)
+    asked += sum(_words(item.text) for item in request.exchange)
     return Usage(asked, _words(reply.text) + sum(1 + _words(_written(call)) for call in reply.calls))
 
 
