@@ -1,6 +1,6 @@
 """Beside peers: the same work done by Antiphon, AG2, LangGraph and the OpenAI Agents SDK in one interleaved run.
 
-Five works. What each contender does for it, and what it syncs, is told in full at the head of its worker
+Six works. What each contender does for it, and what it syncs, is told in full at the head of its worker
 (`with_antiphon`, `with_ag2`, `with_langgraph`, `with_openai_agents`); setting up, importing and closing are outside the
 clock for everybody.
 
@@ -24,6 +24,8 @@ clock for everybody.
    delivered is what each does by itself: ours leaves a text in the log for whoever reads it, AG2 notifies the three
    others and writes three cursors, LangGraph runs the next node of a ring and refuses nobody, for nobody else can
    speak there. AG2's cost of a turn grows with the log, so here too a ratio holds for the number of turns it names.
+6. Handovers, one after the other on one thread: a question, the first agent hands over, the second answers. As in 4 the
+   models take no time, and what is kept and shown differs in the same way. Ours also remembers who answers next.
 
 Where a peer's cost grows with the length of the log, its count is capped, and the table names the count: what it
 costs at the full count is more. All files are in the system's folder for temporary files; where that is a RAM disk,
@@ -125,6 +127,32 @@ def turns(in_memory: int, synced: int) -> Iterator[Match]:
     )
 
 
+def handovers(in_memory: int, synced: int) -> Iterator[Match]:
+    """So many turns with a handover, in memory and synced."""
+
+    def by(worker: str, store: str) -> Entry:
+        return Entry(worker, store, "handovers", in_memory if store == "memory" else synced)
+
+    yield Match(
+        f"{in_memory:,} turns with a handover, in memory",
+        "a turn",
+        (
+            (MEMORY, by("antiphon", "memory")),
+            ("LangGraph, memory", by("langgraph", "memory")),
+            ("OpenAI Agents SDK, memory", by("openai_agents", "memory")),
+        ),
+    )
+    yield Match(
+        f"{synced:,} turns with a handover, synced",
+        "a turn",
+        (
+            (SYNCED, by("antiphon", "synced")),
+            ("LangGraph, durability sync", by("langgraph", "sync")),
+            ("OpenAI Agents SDK, SQLite, synced", by("openai_agents", "synced")),
+        ),
+    )
+
+
 def robins(in_memory: int, synced: int) -> Iterator[Match]:
     """So many turns of four, in memory and synced."""
 
@@ -157,6 +185,7 @@ MATCHES = (
     *map(reopening, (1_000, 10_000, 100_000)),
     exchange(1_000),
     *turns(300, 100),
+    *handovers(300, 100),
     *robins(2_000, 400),
 )
 

@@ -1,6 +1,6 @@
 """What is said in a turn, the same for everybody: a question, a call of one tool, what it returns, the answer.
 
-And who takes turns in a round robin.
+And who takes turns in a round robin, and to whom a turn is handed over.
 
 Standard library only, like `stopwatch`.
 """
@@ -15,6 +15,8 @@ MESSAGES = 4
 """Of one turn."""
 TEAM = ("a", "b", "c", "d")
 """In the order of their turns."""
+EXPERT = "expert"
+"""To whom the first hands over, and who answers."""
 
 
 def question(number: int) -> str:

@@ -10,6 +10,9 @@ in the journal of the turn, which is what a turn that was cut off is gone on fro
 is taken: some five syncs a turn. The model is shown every question and answer so far, and the calls of its own turn;
 those of earlier turns stay in the journal.
 
+In handovers, the lead is addressed at the beginning of each turn, because otherwise whoever answered last would answer
+at once. Its call and the expert's answer are journalled and synced like every call.
+
 In a round robin, four participants driven by code hold one workflow channel. A text and who is next are recorded as one
 batch: one sync a turn. It is for everybody, and stays in the log until somebody reads it, which nobody does here.
 """
@@ -35,7 +38,7 @@ from antiphon import (
     tool,
 )
 from antiphon.store.sqlite import SqliteStore
-from bench.peers.script import ANSWER, ARGUMENTS, PROMPT, TEAM, TOOL, found, question
+from bench.peers.script import ANSWER, ARGUMENTS, EXPERT, PROMPT, TEAM, TOOL, found, question
 from bench.peers.stopwatch import NOT_COUNTED, Asked, Heard, Stopwatch, asked, size_of
 
 TEXT, SHORT_TEXT = "x" * 200, "x" * 100
@@ -147,6 +150,33 @@ async def turns(want: Asked) -> None:
     watch.tell(want.count, stored=size_of(want.folder))
 
 
+async def hands_over(request: Request) -> Reply:
+    return calls(f"transfer_to_{EXPERT}")
+
+
+async def answers(request: Request) -> Reply:
+    return says(ANSWER)
+
+
+async def handovers(want: Asked) -> None:
+    """So many turns on one thread, each of them handed over once, and one before that does not count."""
+    hub = await opened(want.store, want.folder)
+    expert = Agent(EXPERT, model=answers, system_prompt=PROMPT)
+    lead = Agent("clerk", model=hands_over, system_prompt=PROMPT, agents=[expert])
+
+    async def turn(number: int) -> None:
+        reply = await lead.invoke(f"@lead {question(number)}", thread_id="one", hub=hub)
+        assert (reply.text, reply.agent) == (ANSWER, EXPERT)
+
+    await turn(0)
+    watch = Stopwatch()
+    for number in range(1, want.count + 1):
+        await turn(number)
+    watch.stop()
+    await hub.close()
+    watch.tell(want.count, stored=size_of(want.folder))
+
+
 async def robin(want: Asked) -> None:
     """Four take turns in one channel, and a round before that does not count."""
     hub = await opened(want.store, want.folder)
@@ -198,6 +228,7 @@ WORKS = {
     "conversation": conversation,
     "exchange": exchange,
     "fill": fill,
+    "handovers": handovers,
     "reopen": reopen,
     "robin": robin,
     "turns": turns,

@@ -6,6 +6,10 @@ in and one out, on one thread. A turn is START → model → tools → model →
 through its synchronous interface, which is the cheaper one. All four messages are kept, in the state, of which a copy
 is stored with every step; a turn that was cut off can go on from the last one. The model is shown all of it.
 
+A handover is START → lead → expert → END, where the lead goes on with a `Command`: a model that takes no time is called
+by neither, so what is measured is two nodes and the state. Nothing stays with the expert; the next turn begins with
+the lead.
+
 A round robin is a ring of four nodes, a → b → c → d → a, invoked once for all turns: a step is a turn, and the edge
 after the fourth leads to END when no turn is left. The state is the last text and how many turns are left, so each text
 is kept in what is stored of its step. That is its cheapest way: a state that held every text would be stored whole with
@@ -25,6 +29,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Annotated, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
@@ -36,8 +41,9 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer, add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command
 
-from bench.peers.script import ANSWER, ARGUMENTS, MESSAGES, PROMPT, TEAM, TOOL, WHAT_IT_DOES, found, question
+from bench.peers.script import ANSWER, ARGUMENTS, EXPERT, MESSAGES, PROMPT, TEAM, TOOL, WHAT_IT_DOES, found, question
 from bench.peers.stopwatch import Asked, Stopwatch, asked, size_of
 
 TEXT, SHORT_TEXT = "x" * 200, "x" * 100
@@ -114,11 +120,11 @@ def saver_for(want: Asked) -> AbstractContextManager[BaseCheckpointSaver[str]]:
     return SqliteSaver.from_conn_string(str(want.folder / "saved.db"))
 
 
-def turns(want: Asked) -> None:
+def turns(want: Asked, graph: Callable[[], StateGraph] = agent) -> None:
     """So many turns on one thread, and one before that does not count."""
     said: list[AnyMessage] = []
     with saver_for(want) as saver:
-        app = agent().compile(checkpointer=saver)
+        app = graph().compile(checkpointer=saver)
         thread = {"configurable": {"thread_id": "one"}}
 
         def turn(number: int) -> list[AnyMessage]:
@@ -132,6 +138,28 @@ def turns(want: Asked) -> None:
     assert len(said) == MESSAGES * (want.count + 1)
     assert said[-1].content == ANSWER
     watch.tell(want.count, stored=size_of(want.folder))
+
+
+def team() -> StateGraph:
+    """A node that hands over with a command, as its documentation shows, and one that answers."""
+    ids, system = map(str, itertools.count()), SystemMessage(PROMPT)
+
+    def lead(state: Whole) -> Command[str]:
+        assert [system, *state["messages"]]
+        call = {"name": f"transfer_to_{EXPERT}", "args": {}, "id": next(ids)}
+        moved = ToolMessage(f"Transferred to {EXPERT}.", tool_call_id=call["id"])
+        return Command(goto=EXPERT, update={"messages": [AIMessage("", tool_calls=[call]), moved]})
+
+    def expert(state: Whole) -> dict[str, list[AIMessage]]:
+        assert [system, *state["messages"]]
+        return {"messages": [AIMessage(ANSWER)]}
+
+    graph = StateGraph(Whole)
+    graph.add_node("lead", lead, destinations=(EXPERT,))
+    graph.add_node(EXPERT, expert)
+    graph.add_edge(START, "lead")
+    graph.add_edge(EXPERT, END)
+    return graph
 
 
 class Ring(TypedDict):
@@ -172,7 +200,7 @@ def robin(want: Asked) -> None:
     watch.tell(want.count, stored=size_of(want.folder))
 
 
-WORKS = {"exchange": exchange, "robin": robin, "turns": turns}
+WORKS = {"exchange": exchange, "handovers": partial(turns, graph=team), "robin": robin, "turns": turns}
 
 if __name__ == "__main__":
     WORKS[asked().work](asked())

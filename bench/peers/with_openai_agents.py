@@ -20,7 +20,7 @@ from agents import Agent, Model, ModelResponse, RunConfig, Runner, SQLiteSession
 from agents.items import TResponseInputItem, TResponseStreamEvent
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from bench.peers.script import ANSWER, ARGUMENTS, MESSAGES, PROMPT, TOOL, WHAT_IT_DOES, found, question
+from bench.peers.script import ANSWER, ARGUMENTS, EXPERT, MESSAGES, PROMPT, TOOL, WHAT_IT_DOES, found, question
 from bench.peers.stopwatch import Asked, Stopwatch, asked, size_of
 
 QUIET = RunConfig(tracing_disabled=True)
@@ -58,6 +58,43 @@ class Quick(Model):
         )
 
 
+class HandsOver(Quick):
+    """Hands over, always."""
+
+    async def get_response(self, *_: object, **__: object) -> ModelResponse:
+        call = ResponseFunctionToolCall(
+            arguments="{}", call_id=next(self._ids), name=f"transfer_to_{EXPERT}", type="function_call"
+        )
+        return ModelResponse([call], Usage(), None)
+
+
+class Answers(Quick):
+    """Answers, always."""
+
+    async def get_response(self, *_: object, **__: object) -> ModelResponse:
+        return ModelResponse([self._answer()], Usage(), None)
+
+
+async def handovers(want: Asked) -> None:
+    """So many turns in one session, each of them handed over once, and one before that does not count."""
+    expert = Agent(EXPERT, instructions=PROMPT, model=Answers())
+    lead = Agent("clerk", instructions=PROMPT, model=HandsOver(), handoffs=[expert])
+    session = SQLiteSession("one", ":memory:" if want.store == "memory" else want.folder / "session.db")
+
+    async def turn(number: int) -> None:
+        result = await Runner.run(lead, question(number), session=session, run_config=QUIET)
+        assert (result.final_output, result.last_agent.name) == (ANSWER, EXPERT)
+
+    await turn(0)
+    watch = Stopwatch()
+    for number in range(1, want.count + 1):
+        await turn(number)
+    watch.stop()
+    assert len(await session.get_items()) == MESSAGES * (want.count + 1)
+    session.close()
+    watch.tell(want.count, stored=size_of(want.folder))
+
+
 async def turns(want: Asked) -> None:
     """So many turns in one session, and one before that does not count."""
     agent = Agent("clerk", instructions=PROMPT, model=Quick(), tools=[look_up])
@@ -77,7 +114,7 @@ async def turns(want: Asked) -> None:
     watch.tell(want.count, stored=size_of(want.folder))
 
 
-WORKS = {"turns": turns}
+WORKS = {"handovers": handovers, "turns": turns}
 
 if __name__ == "__main__":
     asyncio.run(WORKS[asked().work](asked()))
