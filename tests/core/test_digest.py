@@ -11,6 +11,10 @@ from antiphon.core.events import (
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
     EV_CALL_STARTED,
+    EV_TASK_COMPLETED,
+    EV_TASK_FAILED,
+    EV_TASK_PROGRESS,
+    EV_TASK_STARTED,
     EV_TURN_CLAIMED,
     EV_TURN_FAILED,
     EV_TURN_RELEASED,
@@ -19,11 +23,12 @@ from antiphon.core.events import (
     CallStarted,
     Claimed,
     Failed,
+    Json,
     Released,
 )
 from antiphon.core.turns import noted
 from antiphon.testing.digest import canonical_digest
-from tests.core.cases import acked, assigned, at, created, opened, said
+from tests.core.cases import acked, assigned, at, created, fact, opened, said
 
 
 def told(*facts: Envelope, numbers: int = 0, prefix: str = "e", start: float = 0) -> list[Envelope]:
@@ -144,3 +149,68 @@ def test_a_turn_that_failed_is_told_without_its_number() -> None:
 
     assert canonical_digest(failing("5/ada")) == canonical_digest(failing("9/ada"))
     assert canonical_digest(failing("5/ada")) != canonical_digest(failing("5/ada")[:-1])
+
+
+# Tasks
+
+DONE: Json = {"usage": {"input_tokens": 3, "output_tokens": 1}, "stopped": None}
+
+
+def task(number: int, event_type: str, data: Json | None = None, *, ids: str = "t", turn: str = "5/ada") -> Envelope:
+    about: Json = {"task": f"{ids}{number}", "agent": "eve", "by": "ada", "turn": turn}
+    return fact("hub", event_type, about if data is None else {**about, **data})
+
+
+def two_tasks(ids: str = "t", turn: str = "5/ada") -> list[Envelope]:
+    return [
+        task(1, EV_TASK_STARTED, ids=ids, turn=turn),
+        task(1, EV_TASK_PROGRESS, {"tool": "look", "who": "eve"}, ids=ids, turn=turn),
+        task(1, EV_TASK_COMPLETED, DONE, ids=ids, turn=turn),
+        task(2, EV_TASK_STARTED, ids=ids, turn=turn),
+        task(2, EV_TASK_FAILED, {"reason": "model_error"}, ids=ids, turn=turn),
+    ]
+
+
+TASKED = canonical_digest(told(*BEGUN, *two_tasks()))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        two_tasks(),
+        two_tasks(ids="x"),
+        two_tasks(turn="9/ada"),
+        [two_tasks()[place] for place in (0, 3, 4, 1, 2)],
+        [two_tasks()[place] for place in (0, 1, 3, 2, 4)],
+    ],
+)
+def test_the_same_tasks(facts: list[Envelope]) -> None:
+    assert canonical_digest(told(*BEGUN, *facts)) == TASKED
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        two_tasks()[:-1],
+        [*two_tasks(), two_tasks()[0]],
+        [two_tasks()[place] for place in (3, 4, 0, 1, 2)],
+        [two_tasks()[place] for place in (0, 2, 1, 3, 4)],
+        [*two_tasks()[:2], task(2, EV_TASK_COMPLETED, DONE), *two_tasks()[3:]],
+        [*two_tasks()[:-1], task(2, EV_TASK_FAILED, {"reason": "expired"})],
+        [*two_tasks()[:-1], task(2, EV_TASK_FAILED, {"reason": "model_error"}, turn="7/ada")],
+    ],
+)
+def test_other_tasks(facts: list[Envelope]) -> None:
+    assert canonical_digest(told(*BEGUN, *facts)) != TASKED
+
+
+def given_from(parent: str, turn: str, depth: int) -> str:
+    channel = created("ada:agent", "eve:agent")
+    knobs = {"task": {"parent": parent, "turn": turn, "depth": depth}}
+    return canonical_digest(told(replace(channel, event_data={**channel.event_data, "knobs": knobs})))
+
+
+def test_from_where_a_task_was_given_is_no_part_of_its_story() -> None:
+    assert given_from("one", "5/ada", 1) == given_from("other", "9/ada", 1)
+    assert given_from("one", "5/ada", 1) != given_from("one", "5/ada", 2)
+    assert given_from("one", "5/ada", 1) != canonical_digest(told(created("ada:agent", "eve:agent")))

@@ -98,7 +98,8 @@ class TurnChannel:
     async def delegate(self, agent: Declaration, text: str, *, ttl: float | None = None) -> AgentReply:
         """Have another agent do something in a channel of its own, and wait for its report.
 
-        If the call is made again after a crash, the same task is gone on with. `TurnFailed` if it comes to nothing.
+        If the call is made again after a crash, the same task is gone on with; it must be given in the same words, and
+        in the same place among those for the same agent. `TurnFailed` if it comes to nothing.
         """
         if self.over:
             raise UsageError("the call is over, and with it the time to give tasks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard, cast
@@ -18,7 +19,7 @@ from antiphon.agents.tool import Tool, as_tool
 from antiphon.core.errors import UsageError
 from antiphon.core.ids import check_name
 from antiphon.core.views import Message, View
-from antiphon.core.words import shown
+from antiphon.core.words import shown, told
 
 Prompt = str | Callable[[Sequence[Message]], str | Awaitable[str]]
 """A system prompt, or a function of the messages so far that gives one."""
@@ -46,7 +47,7 @@ class Declaration:
     """Changes the steps of its turns."""
     description: str = ""
     """What it is for, as its lead is told."""
-    output: object = None
+    output: object = field(default=None, hash=False)
     """The shape of its answers: a type, or a JSON schema. None is any text."""
     without: Sequence[str] = ()
     """The default tools that it does not have; `current_date` for the date in its prompt."""
@@ -113,12 +114,10 @@ class Declaration:
             given: object = getattr(self, name)
             if not isinstance(given, list | tuple):
                 raise UsageError(f"{name} of {self.name!r} is {shown(given)}; give a list of {wanted}")
-            strange = next((each for each in given if kind is not None and not isinstance(each, kind)), None)
-            if strange is not None:
-                raise UsageError(f"{name} of {self.name!r} holds {shown(strange)}; give a list of {wanted}")
-        if any(not isinstance(each, Declaration) for each in self.agents):
-            raise UsageError(f"agents of {self.name!r} is {shown(self.agents)}; give a list of agents")
-        if self.require_tools not in (True, False, None):
+            strange = [each for each in given if kind is not None and not isinstance(each, kind)]
+            if strange:
+                raise UsageError(f"{name} of {self.name!r} holds {shown(strange[0])}; give a list of {wanted}")
+        if not isinstance(self.require_tools, bool | None):
             raise UsageError(f"require_tools of {self.name!r} is {shown(self.require_tools)}; give True, False or None")
 
     def _check_tools(self) -> None:
@@ -133,7 +132,7 @@ class Declaration:
             return steps
         if not callable(self.patcher):
             raise UsageError(f"patcher of {self.name!r} is {shown(self.patcher)}; give a function of the steps")
-        return check_steps(self.patcher(steps), self.name)
+        return check_steps(_patched(self.patcher, steps, self.name), self.name)
 
     def _check_calling(self) -> None:
         if self.require_tools and not self.team.lead.calls_tools:
@@ -152,6 +151,20 @@ LISTS: tuple[tuple[str, type | None, str], ...] = (
     ("intents", Intent, "Intent('phrase', …)"),
     ("without", str, "names of default tools"),
 )
+
+
+def _patched(patcher: Patcher, steps: Steps, agent: str) -> object:
+    """What the patcher returns. What it raises is a mistake in the agent that has it."""
+    try:
+        given: object = patcher(steps)
+    except UsageError:
+        raise
+    except Exception as error:
+        advice = "let it return the table of steps that it was given, changed or not"
+        raise UsageError(f"the patcher of {agent!r} raised {told(error)}; {advice}") from error
+    if inspect.iscoroutine(given):
+        given.close()  # nobody will await it
+    return given
 
 
 def _advice(model: object) -> str:

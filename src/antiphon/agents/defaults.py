@@ -16,6 +16,7 @@ from antiphon.agents.intents import TRANSFER
 from antiphon.agents.results import Transfer
 from antiphon.agents.tool import Tool, tool
 from antiphon.core.instants import moment
+from antiphon.core.words import shown
 
 if TYPE_CHECKING:
     from antiphon.agents.declaration import Declaration
@@ -45,7 +46,7 @@ async def get_time_date(channel: TurnChannel, timezone: str = "UTC") -> str:
         try:
             now = now.astimezone(ZoneInfo(timezone))
         except (KeyError, ValueError, OSError):
-            raise ValueError(f"no time zone is known as {timezone!r}; give a name such as Europe/Paris") from None
+            raise ValueError(f"no time zone is known as {shown(timezone)}; give a name such as Europe/Paris") from None
     return f"{now.isoformat(timespec='seconds')} ({now:%A}, {timezone})"
 
 

@@ -19,6 +19,8 @@ def delegate(agent: Declaration, *, name: str | None = None, ttl: float | None =
     """
     if not isinstance(agent, Declaration):
         raise UsageError(f"{shown(agent)} cannot be given tasks; give an Agent")
+    if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0):
+        raise UsageError(f"ttl of tasks for {agent.name!r} is {shown(ttl)}; give seconds above 0, or None")
 
     async def work(task: str, channel: TurnChannel) -> str:
         reply = await channel.delegate(agent, task, ttl=ttl)

@@ -47,6 +47,7 @@ class History:
         self._voices: dict[str, Voice] = {}
         """Who said what, by the envelope."""
         self._summaries: list[tuple[int, Summary]] = []
+        """Those that were made, and where the turns stand that made them."""
 
     def extend(self, envelopes: Iterable[Envelope]) -> None:
         """Read on."""
@@ -60,7 +61,7 @@ class History:
                 self._sum_up(envelope)
 
     def summary_before(self, sequence: int, by: str) -> Summary | None:
-        """The last summary that was made for this reader before this place in the log."""
+        """The last summary that was made for this reader in a turn assigned before this place in the log."""
         found = (summary for place, summary in reversed(self._summaries) if place < sequence and summary.by == by)
         return next(found, None)
 
@@ -86,11 +87,11 @@ class History:
         return envelope.sequence if voice is None else voice.sequence
 
     def _sum_up(self, envelope: Envelope) -> None:
-        result = envelope.event_data.get("result")
+        result, turn = envelope.event_data.get("result"), envelope.event_data.get("turn")
         made = result.get("summary") if isinstance(result, dict) else None
         if made is not None:
             with suppress(Malformed):  # a tool may have returned something of that name
-                self._summaries.append((envelope.sequence, as_type(made, Summary)))
+                self._summaries.append((_standing(str(turn)), as_type(made, Summary)))
 
     def _put(self, place: int, message: Message) -> None:
         self.size += len(message.text)
@@ -102,3 +103,9 @@ class History:
         for later in range(at, len(self._messages)):
             before = hashlib.sha256(before + to_json(self._messages[later])).digest()
             self._digests[later] = before
+
+
+def _standing(turn_id: str) -> int:
+    """Where in the log a turn was assigned."""
+    place = turn_id.partition("/")[0]
+    return int(place) if place.isdecimal() else 0

@@ -33,7 +33,7 @@ class Intent:
     """What is called. If its result is not the answer itself, the model makes one of it."""
     answer: str | None = None
     """What is said."""
-    args: Json = field(default_factory=dict)
+    args: Json = field(default_factory=dict, hash=False)
     """The arguments of the tool."""
     anywhere: bool = False
     """Whether the phrase counts anywhere in what was said; otherwise it must be all of it."""
@@ -53,6 +53,9 @@ class Intent:
             check_json([self.args, self.answer])
         except Malformed as error:
             raise UsageError(f"the intent {self.phrase!r} cannot be recorded: {error}") from error
+        if not isinstance(self.anywhere, bool):
+            raise UsageError(f"anywhere of the intent {self.phrase!r} is {shown(self.anywhere)}; give True or False")
+        object.__setattr__(self, "args", copied(self.args))
 
     @property
     def stands_for(self) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.progress import Changes, Path, Progress, changed
 from antiphon.agents.results import Handoff
-from antiphon.agents.routine import MAX_STEPS
+from antiphon.agents.routine import MAX_STEPS, judged
 from antiphon.agents.scene import Manner, Scene
 from antiphon.agents.steps import Step
 from antiphon.agents.team import Team
@@ -50,17 +50,18 @@ Turning = Generator[Wanted, Given, Said]
 def take_turn(team: Team, progress: Progress, manner: Manner) -> Turning:
     """Go from step to step until it is known what the turn ends with."""
     member = team.members[progress.path]
-    step: Step | None = member.steps.rows[0]
+    step = member.steps.rows[0]
     for _ in range(MOST_STEPS + STEPS_A_CALL * team.limits.model_calls):
-        if step is None:
-            return said_by(progress)
         progress = yield from _taken(step, Scene(team, member, manner), progress)
-        if progress.path == member.path or progress.answer is not None:
-            step = member.steps.following(step, progress)
-        else:
+        if progress.path != member.path:
             member = team.members[progress.path]
             step = member.steps.rows[0]
-    return said_by(msgspec.structs.replace(progress, answer=progress.partial, stopped=MAX_STEPS))
+        elif (following := member.steps.following(step, progress)) is not None:
+            step = following
+        else:
+            return said_by(judged(team, progress))
+    text = progress.partial if progress.answer is None else progress.answer
+    return said_by(msgspec.structs.replace(progress, answer=text, stopped=progress.stopped or MAX_STEPS))
 
 
 def _taken(step: Step, scene: Scene, progress: Progress) -> Generator[Wanted, Given, Progress]:
@@ -68,11 +69,14 @@ def _taken(step: Step, scene: Scene, progress: Progress) -> Generator[Wanted, Gi
         outcome = step.work(scene, progress)
         return outcome if isinstance(outcome, Progress) else (yield from outcome)
     assert step.function is not None, "a step has been checked to do something"
-    wanted = RunStep(progress.index, step.name, step.function, progress)
+    wanted = RunStep(progress.index, step.name, step.function, progress.detached())
     changes = yield wanted
     assert isinstance(changes, Changes), "a step is answered by what it changes"
-    progress = msgspec.structs.replace(progress, index=progress.index + wanted.waits)
-    return changed(progress, changes)
+    after = changed(progress, changes)
+    found_by = step.name if progress.answer is None else progress.found_by
+    return msgspec.structs.replace(
+        after, index=progress.index + wanted.waits, found_by=found_by if after.answer is not None else ""
+    )
 
 
 def said_by(progress: Progress) -> Said:

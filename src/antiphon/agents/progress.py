@@ -7,13 +7,15 @@ Rule 2: everything in it follows from the log, the replies of models and the res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 import msgspec
 
 from antiphon.agents.messages import NO_USAGE, Exchange, Reply, Usage
+from antiphon.agents.replies import one_reply
 from antiphon.agents.results import Handoff
-from antiphon.core.codec import digest_of
+from antiphon.core.codec import Malformed, check_json, check_text, copied, digest_of
 from antiphon.core.errors import UsageError
 from antiphon.core.events import Json
 from antiphon.core.views import Message
@@ -46,9 +48,11 @@ class Progress(msgspec.Struct, frozen=True):
     exchange: Exchange = ()
     """What models asked for in this turn, and what they were answered."""
     reply: Reply | None = None
-    """What the model answered last."""
+    """What the model answered last; None once what it asked for has been called."""
     answer: str | None = None
     """What the turn ends with; None while that is not known."""
+    found_by: str = ""
+    """The step of yours that found the answer, if one did and it was not known before."""
     notes: Json = msgspec.field(default_factory=dict)
     """Whatever steps of yours want to tell each other. It is gone when the turn ends."""
     stopped: str | None = None
@@ -93,7 +97,67 @@ class Progress(msgspec.Struct, frozen=True):
         unknown = changes.keys() - set(YOURS)
         if unknown:
             raise UsageError(f"a step cannot change {shown(min(unknown))}; it can change: {', '.join(YOURS)}")
-        return msgspec.structs.replace(self, **changes)
+        return msgspec.structs.replace(self, **{name: _checked(name, value) for name, value in changes.items()})
+
+    def detached(self) -> Progress:
+        """A copy: what somebody does to the lists and dicts in it changes nothing here."""
+        return msgspec.structs.replace(
+            self, history=list(self.history), notes=copied(self.notes), reply=deepcopy(self.reply)
+        )
+
+
+def _checked(name: str, value: object) -> object:
+    """What a step gives for a field, as it is kept; `UsageError` if it cannot be."""
+    try:
+        return _READERS[name](value)
+    except Malformed as error:
+        raise UsageError(f"the {name} that a step gives cannot be recorded: {error}") from error
+    except TypeError as error:
+        raise UsageError(f"the {name} that a step gives is {shown(value)}; give {_WANTED[name]}") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    check_text(value)
+    return value
+
+
+def _history(value: object) -> list[Message]:
+    if not isinstance(value, list | tuple) or not all(isinstance(message, list | tuple) for message in value):
+        raise TypeError
+    return [Message(*map(_text, message)) for message in value]
+
+
+def _notes(value: object) -> Json:
+    if not isinstance(value, dict):
+        raise TypeError
+    check_json(value)
+    return value
+
+
+def _reply(value: object) -> Reply | None:
+    if value is None:
+        return None
+    reply = one_reply(value)
+    check_json([reply.text, *([call.name, call.args, call.call_id] for call in reply.calls)])
+    return reply
+
+
+_READERS: dict[str, Callable[[object], object]] = {
+    "system": _text,
+    "history": _history,
+    "notes": _notes,
+    "reply": _reply,
+    "answer": lambda value: None if value is None else _text(value),
+}
+_WANTED = {
+    "system": "a text",
+    "history": "a list of (role, text) pairs",
+    "notes": "a dict",
+    "reply": "says(…), calls(…) or None",
+    "answer": "a text or None",
+}
 
 
 class Changes(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,6 +19,7 @@ from antiphon.agents.preamble import dated, preceded
 from antiphon.agents.progress import Path, Progress
 from antiphon.agents.scene import Scene
 from antiphon.agents.steps import ANSWERED, Exit, Step, Steps
+from antiphon.agents.team import Team
 from antiphon.agents.wanted import AskModel, CallTool, Enter, Entered, Given, Wanted
 
 EMPTY_REPLY = "empty_reply"
@@ -58,9 +59,11 @@ def current_active_agent(scene: Scene, progress: Progress) -> Progress:
 
 def match_intents(scene: Scene, progress: Progress) -> Progress:
     """What a person said, if it is a phrase that is known, is answered, or calls what it stands for, at once."""
-    if progress.exchange or progress.heard is None:
+    if progress.asked or progress.exchange or progress.heard is None:
         return progress
-    intent = matching(scene.member.intents, scene.team.meant(progress.heard))
+    tools = scene.member.tools
+    known = [intent for intent in scene.member.intents if intent.tool is None or intent.tool in tools]
+    intent = matching(known, scene.team.meant(progress.heard))
     if intent is None:
         return progress
     if intent.answer is not None:
@@ -93,7 +96,8 @@ def call_model(scene: Scene, progress: Progress) -> Working:
 def call_tools(scene: Scene, progress: Progress) -> Working:
     """Call what the model asked for; then the turn ends, somebody else becomes active, or the model is asked again."""
     reply = progress.reply
-    assert reply is not None, "somebody has asked for tools"
+    if reply is None or not reply.calls:
+        return progress
     wanted = tuple(CallTool(progress.index + place, call, progress.path) for place, call in enumerate(reply.calls))
     results = yield wanted
     assert isinstance(results, tuple), "tools are answered by as many results"
@@ -106,7 +110,7 @@ def call_tools(scene: Scene, progress: Progress) -> Working:
         return ended
     progress = replace(progress, reply=None, exchange=progress.exchange + _exchanged(reply, results))
     if place is not None:
-        return replace(progress, path=place, hops=progress.hops + 1)
+        return replace(progress, path=place, routed=True, hops=progress.hops + 1)
     if refused and progress.refused:
         return _stopped(progress, MAX_HANDOFFS)
     return replace(progress, refused=progress.refused + refused)
@@ -161,6 +165,17 @@ def _answered(scene: Scene, progress: Progress, reply: Reply) -> Progress:
         return replace(progress, answer=reply.text, stopped=INVALID_OUTPUT)
     corrected: Exchange = (Asked(reply.text, ()), Objected(complaint))
     return replace(progress, repairs=1, exchange=progress.exchange + corrected)
+
+
+def judged(team: Team, progress: Progress) -> Progress:
+    """How a turn ends: by itself, or stopped if its answer, whoever found it, has not the shape that is wanted."""
+    if progress.handoff is not None or progress.stopped not in (None, EMPTY_REPLY, INVALID_OUTPUT):
+        return progress
+    if progress.stopped == EMPTY_REPLY and not progress.answer:
+        return progress
+    output = team.output_at(progress.path)
+    fits = output is None or output.complaint(progress.answer or "") is None
+    return replace(progress, stopped=None if fits else INVALID_OUTPUT)
 
 
 def _stopped(progress: Progress, limit: str) -> Progress:

@@ -2,13 +2,15 @@
 
 Rule 1: a table is a value. To change one is to make another.
 Rule 2: a step is left by the first of its exits whose condition holds. The last one always does.
+        An answer that a step of yours has found ends the turn; one that was there before goes where it would have gone.
 Rule 3: a table that names what is not there, or from which no way leads to the end, is refused where it is made.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 END = "end"
 """Where a turn ends, as a step is left."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}\Z")
+ANSWERING = frozenset({"match_intents", "call_model", "call_tools"})
+"""The steps of ours that may come to an answer."""
 
 Work = Callable[["Scene", Progress], "Progress | Generator[Wanted, Given, Progress]"]
 """What a step of ours does, with every contact with the world yielded."""
@@ -63,6 +67,15 @@ def answered(progress: Progress) -> bool:
 ANSWERED = Exit(END, answered, "answered")
 
 
+class Found(msgspec.Struct, frozen=True):
+    """Whether there was no answer before a step of a user's found one."""
+
+    step: str
+
+    def __call__(self, progress: Progress) -> bool:
+        return answered(progress) and progress.found_by == self.step
+
+
 class Steps(msgspec.Struct, frozen=True):
     """The table of an agent's steps; a turn begins with the first."""
 
@@ -87,32 +100,33 @@ class Steps(msgspec.Struct, frozen=True):
 
     def insert_before(self, name: str, step: Step | Function) -> Steps:
         """A table in which whoever comes to a step comes to this one first."""
-        anchor, new = self.step(name), _read(step)
-        new = msgspec.structs.replace(new, exits=(ANSWERED, *new.exits, Exit(name)))
+        self.step(name)
+        new = _read(step)
+        new = msgspec.structs.replace(new, exits=(*new.exits, _found_by(new.name), Exit(name)))
         rows = (_led(row, name, new.name) for row in self.rows)
-        return self._with([each for row in rows for each in ((new, row) if row.name == anchor.name else (row,))])
+        return self._with([each for row in rows for each in ((new, row) if row.name == name else (row,))])
 
     def insert_after(self, name: str, step: Step | Function) -> Steps:
         """A table in which whoever leaves a step goes through this one, and from there wherever it would have gone."""
         anchor, new = self.step(name), _read(step)
-        ways = anchor.exits if anchor.exits[0] is ANSWERED else (ANSWERED, *anchor.exits)
-        new = msgspec.structs.replace(new, exits=(*new.exits, *ways))
+        new = msgspec.structs.replace(new, exits=(*new.exits, _found_by(new.name), *anchor.exits))
         before = msgspec.structs.replace(anchor, exits=(Exit(new.name),))
         return self._with([each for row in self.rows for each in ((before, new) if row.name == name else (row,))])
 
     def replace(self, name: str, step: Step | Function) -> Steps:
         """A table in which this is done instead; what comes next stays, and so does the name."""
         anchor, new = self.step(name), _read(step)
-        ways = anchor.exits if anchor.exits[0] is ANSWERED else (ANSWERED, *anchor.exits)
+        answers = anchor.function is not None or name in ANSWERING
+        ways = anchor.exits if answers else (_found_by(name), *anchor.exits)
         instead = Step(name, new.function, (*new.exits, *ways))
         return self._with([instead if row.name == name else row for row in self.rows])
 
     def branch(self, name: str, when: Condition, to: str) -> Steps:
         """A table in which a step is left for another, or for `END`, when this holds; it is asked before the rest."""
         anchor = self.step(name)
-        if not callable(when):
-            raise UsageError(f"when is {shown(when)}; give a function of the progress that says yes or no")
-        way = Exit(to, when, getattr(when, "__name__", "").replace("<lambda>", ""))
+        way = Exit(to, when, str(getattr(when, "__name__", "")).replace("<lambda>", ""))
+        if when is None or not _asks(way):
+            raise UsageError(f"when is {shown(when)}; give a function of the progress, not async, that says yes or no")
         changed = msgspec.structs.replace(anchor, exits=(way, *anchor.exits))
         return self._with([changed if row.name == name else row for row in self.rows])
 
@@ -123,26 +137,23 @@ class Steps(msgspec.Struct, frozen=True):
             for way in step.exits:
                 arrow = f"-->|{way.label or 'if'}|" if way.when is not None else "-->"
                 lines.append(f"    {step.name} {arrow} {way.to if way.to != END else 'END([end])'}")
-        return "\n".join(lines)
+        return "\n".join(dict.fromkeys(lines))
 
     def _with(self, rows: Iterable[Step]) -> Steps:
         steps = Steps(tuple(rows))
-        twice = next((name for name in steps.names if steps.names.count(name) > 1), None)
-        if twice is not None:
-            raise UsageError(
-                f"there are two steps called {twice!r}; give the new one another name: Step('…', function)"
-            )
+        _check_names(steps)
         return steps
 
 
 def check_steps(steps: object, agent: str) -> Steps:
     """The table, if a turn can be taken by it; `UsageError` that says what is wrong if not."""
-    if not isinstance(steps, Steps) or not steps.rows:
+    if not isinstance(steps, Steps) or not steps.rows or not all(isinstance(row, Step) for row in steps.rows):
         raise UsageError(
             f"the patcher of {agent!r} returned {shown(steps)}; return the table of steps that it was given"
         )
     for step in steps.rows:
         _check_step(step, steps, agent)
+    _check_names(steps)
     reached = _reached(steps, steps.rows[0].name)
     for step in steps.rows:
         if step.name not in reached:
@@ -154,14 +165,24 @@ def check_steps(steps: object, agent: str) -> Steps:
     return steps
 
 
+def _check_names(steps: Steps) -> None:
+    twice = next((name for name in steps.names if steps.names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"there are two steps called {twice!r}; give the new one another name: Step('…', function)")
+
+
 def _check_step(step: Step, steps: Steps, agent: str) -> None:
+    _check_name(step.name)
+    exits: object = step.exits
+    if not isinstance(exits, tuple | list) or not all(isinstance(way, Exit) and _asks(way) for way in exits):
+        raise UsageError(f"exits of the step {step.name!r} of {agent!r} is {shown(exits)}; give (Exit('step', when),)")
     if not step.exits or step.exits[-1].when is not None:
         raise UsageError(f"the step {step.name!r} of {agent!r} may have no way out; its last exit takes no condition")
     strange = next((way.to for way in step.exits if way.to != END and way.to not in steps.names), None)
     if strange is not None:
         known = ", ".join((*steps.names, END))
         raise UsageError(f"the step {step.name!r} of {agent!r} leads to {shown(strange)}; there are: {known}")
-    if step.work is None and step.function is None:
+    if step.work is None and not callable(step.function):
         raise UsageError(f"the step {step.name!r} of {agent!r} does nothing; give it a function of the progress")
 
 
@@ -170,11 +191,27 @@ def _reached(steps: Steps, start: str) -> set[str]:
     found, left = {start}, [start]
     while left:
         name = left.pop()
-        ways = steps.step(name).exits if name != END else ()
-        new = [way.to for way in ways if way.to not in found]
+        new = [to for to in _open(steps.step(name)) if to not in found] if name != END else []
         found.update(new)
         left.extend(new)
     return found
+
+
+def _open(step: Step) -> Iterator[str]:
+    """Where the step may lead: what stands behind an exit without a condition is never asked."""
+    for way in step.exits:
+        yield way.to
+        if way.when is None:
+            return
+
+
+def _asks(way: Exit) -> bool:
+    """Whether the condition of an exit can be asked, if it has one."""
+    return way.when is None or (callable(way.when) and not inspect.iscoroutinefunction(way.when))
+
+
+def _found_by(step: str) -> Exit:
+    return Exit(END, Found(step), ANSWERED.label)
 
 
 def _led(row: Step, old: str, new: str) -> Step:
@@ -190,10 +227,16 @@ def _read(step: object) -> Step:
         if not callable(step) or isinstance(step, type):
             raise UsageError(f"{shown(step)} is no step; give a function of the progress, or Step('name', function)")
         step = Step(name, step)
-    if not isinstance(step.name, str) or not NAME.match(step.name) or step.name == END:
-        raise UsageError(
-            f"a step cannot be called {shown(step.name)}; give Step('name', function) with 1 to 48 letters, digits, '_'"
-        )
+    _check_name(step.name)
     if not callable(step.function) or step.work is not None:
         raise UsageError(f"the step {step.name!r} has no function; give a function of the progress, async or not")
+    called = step.function.__call__  # type: ignore[operator]  # whatever can be called has it
+    if inspect.iscoroutinefunction(called):  # an object that is called like an async function
+        step = msgspec.structs.replace(step, function=called)
     return step
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not NAME.match(name) or name.lower() == END:
+        advice = "give Step('name', function) with a letter, then up to 47 letters, digits or '_'"
+        raise UsageError(f"a step cannot be called {shown(name)}; {advice}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from antiphon.agents.calling import BadArguments, bound
 from antiphon.agents.defaults import CURRENT_DATE, default_tools
 from antiphon.agents.intents import TRANSFER, Intent
 from antiphon.agents.limits import Limits
@@ -157,19 +158,24 @@ def check_agents(agent: Declaration) -> None:
 
 def check_intents(agent: Declaration) -> None:
     """`UsageError` if an intent stands for something that the agent does not have."""
-    member = agent.team.lead
+    below = [each.name for each in agent.agents]
+    led = {tool.name: tool for tool in default_tools(agent, led=True, without=agent.without)}
+    tools = {**led, **agent.team.lead.tools}  # it may have to work for somebody
     for intent in agent.intents:
-        known: Sequence[str] = ()
-        if intent.agent is not None and intent.agent not in (below.name for below in agent.agents):
-            known = [below.name for below in agent.agents]
-        elif intent.tool is not None and intent.tool not in member.tools:
-            known = list(member.tools)
-        else:
-            continue
-        there = ", ".join(known) or "none"
-        raise UsageError(
-            f"the intent {intent.phrase!r} of {agent.name!r} leads to {intent.stands_for}; there are: {there}"
-        )
+        owner = f"the intent {intent.phrase!r} of {agent.name!r}"
+        wanted, known = (intent.agent, below) if intent.tool is None else (intent.tool, list(tools))
+        if wanted is not None and wanted not in known:
+            there = ", ".join(known) or "none"
+            raise UsageError(f"{owner} leads to {intent.stands_for}; there are: {there}")
+        if intent.tool is not None:
+            _check_args(intent, tools[intent.tool], owner)
+
+
+def _check_args(intent: Intent, tool: Tool, owner: str) -> None:
+    try:
+        bound(tool, intent.args)
+    except BadArguments as error:
+        raise UsageError(f"{owner} has args={shown(intent.args)}. {error}") from error
 
 
 def shown_path(path: Path) -> str:
@@ -184,6 +190,6 @@ def read_path(text: str) -> Path:
 
 def check_without(agent: Declaration, known: Sequence[str]) -> None:
     """`UsageError` if something is to be left out that is no default."""
-    strange = next((name for name in agent.without if name not in known), None)
-    if strange is not None:
-        raise UsageError(f"{agent.name!r} cannot do without {shown(strange)}; there are: {', '.join(known)}")
+    strange = [name for name in agent.without if name not in known]
+    if strange:
+        raise UsageError(f"{agent.name!r} cannot do without {shown(strange[0])}; there are: {', '.join(known)}")

@@ -16,11 +16,12 @@ from antiphon.agents.progress import Path
 from antiphon.agents.replies import one_reply
 from antiphon.agents.team import Member, shown_path
 from antiphon.agents.wanted import Enter, Entered
-from antiphon.core.codec import Malformed, as_type, check_json, digest_of, plain_data
+from antiphon.core.codec import MAX_BYTES, Malformed, as_type, check_json, digest_of, plain_data, to_json
 from antiphon.core.events import EV_CALL_FAILED, EV_CALL_FINISHED, CallFailed, CallFinished, CallStarted
 from antiphon.core.summaries import SummarisedTranscript, Summary, summarises
 from antiphon.core.views import Message, View
 from antiphon.core.words import told
+from antiphon.engines.alarms import OutOfTime
 from antiphon.engines.means import Book, Failing
 
 SUMMARY = "summary"
@@ -49,22 +50,25 @@ class Entrance:
     def __init__(self, book: Book, histories: Histories, *, usual: View) -> None:
         self._book, self._histories, self._usual = book, histories, usual
         self._seen: dict[Path, Seen] = {}
-        """What has been shown to those who have entered before."""
+        """What has been shown to those who have entered before, by whose memory it is."""
         self._said: dict[bool, tuple[list[Message], str]] = {}
         """What was said before the turn, with names or without: the same for everybody."""
 
     async def __call__(self, wanted: Enter) -> Entered:
         """What this member is told and shown. Whoever enters again is shown the same."""
-        member = self._book.team.members[wanted.path]
-        seen, summed = self._seen.get(wanted.path), None
+        team = self._book.team
+        member = team.members[wanted.path]
+        owner = team.lead if member.declaration.memory is None else member
+        seen, summed = self._seen.get(owner.path), None
         if seen is None:
-            seen, summed = await self._shown(wanted, member)
-            self._seen[wanted.path] = seen
+            seen, summed = await self._shown(wanted, owner)
+            self._seen[owner.path] = seen
         system = await self._rendered(member, seen.messages)
         return Entered(system, seen.messages, seen.past, None if summed is None else Reply("", usage=summed.usage))
 
-    async def _shown(self, wanted: Enter, member: Member) -> tuple[Seen, Summed | None]:
-        view = member.declaration.memory or self._book.team.lead.declaration.memory or self._usual
+    async def _shown(self, wanted: Enter, owner: Member) -> tuple[Seen, Summed | None]:
+        """What a memory shows, whoever enters with it, and the summary that was made for it."""
+        view = owner.declaration.memory or self._usual
         history, before = await self._histories(view.named), self._book.notes.turn.sequence
         if view.named not in self._said:
             self._said[view.named] = history.until(before)
@@ -72,12 +76,12 @@ class Entrance:
         summing = summarises(view)
         if summing is None:
             return Seen(view.shown(messages), past), None
-        last = history.summary_before(before, shown_path(wanted.path))
-        summed = await self._summed(wanted, summing, messages, last=last)
+        last = history.summary_before(before, shown_path(owner.path))
+        summed = await self._summed(wanted, owner, view=summing, messages=messages, last=last)
         return Seen(summing.shown_with(messages, last if summed is None else summed.summary), past), summed
 
     async def _summed(
-        self, wanted: Enter, view: SummarisedTranscript, messages: Sequence[Message], *, last: Summary | None
+        self, wanted: Enter, owner: Member, *, view: SummarisedTranscript, messages: list[Message], last: Summary | None
     ) -> Summed | None:
         """The summary that is made in this turn; None if none is due."""
         due = view.due(messages, last)
@@ -89,11 +93,11 @@ class Entrance:
             return as_type(outcome.result, Summed)
         await book.start([CallStarted(book.turn_id, index, SUMMARY, digest_of(due), agent=book.named(wanted.path))])
         try:
-            reply = await _summary_of(view, due)
-            summed = Summed(view.made(messages, reply.text, shown_path(wanted.path)), reply.usage)
-            check_json(plain_data(summed))
+            async with book.means.alarms.within(owner.declaration.limits.model_seconds):
+                reply = await _summary_of(view, due)
+            summed = _recordable(Summed(view.made(messages, reply.text, shown_path(owner.path)), reply.usage))
         except Exception as error:
-            detail = str(error) if isinstance(error, Malformed) else told(error)
+            detail = str(error) if isinstance(error, Malformed | OutOfTime) else told(error)
             book.notes.keep(EV_CALL_FAILED, CallFailed(book.turn_id, index, detail))
             raise Failing("summary_error", detail) from error
         book.notes.keep(EV_CALL_FINISHED, CallFinished(book.turn_id, index, plain_data(summed)))
@@ -117,6 +121,15 @@ async def _summary_of(view: SummarisedTranscript, due: Sequence[Message]) -> Rep
     if not reply.text:
         raise ValueError("the summary is empty")
     return reply
+
+
+def _recordable(summed: Summed) -> Summed:
+    """The summary as the journal gives it back; `Malformed` if it cannot keep it."""
+    check_json(summed.summary.text)
+    size = len(to_json(summed))
+    if size > MAX_BYTES:
+        raise Malformed("too_large", f"the summary has {size} bytes; the limit is {MAX_BYTES}")
+    return as_type(plain_data(summed), Summed)
 
 
 async def _rendered(prompt: Prompt, shown: Sequence[Message]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
@@ -12,10 +13,17 @@ from antiphon.agents.tasks import Delegates
 from antiphon.agents.team import Team, shown_path
 from antiphon.agents.wanted import CallTool
 from antiphon.core.codec import digest_of
+from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.events import (
     EV_AGENT_WARNED,
     EV_CALL_CONFLICTED,
     EV_CALL_STARTED,
+    EV_TASK_COMPLETED,
+    EV_TASK_EXPIRED,
+    EV_TASK_FAILED,
+    EV_TASK_PROGRESS,
+    EV_TASK_STARTED,
+    EV_TURN_CLAIMED,
     AgentWarned,
     CallConflicted,
     CallStarted,
@@ -26,6 +34,9 @@ from antiphon.engines.alarms import Alarms
 from antiphon.engines.notes import Notes
 from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
+
+TASK_GOES_ON = frozenset({EV_TASK_STARTED, EV_TASK_PROGRESS})
+TASK_ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
 
 
 class Failing(Exception):
@@ -59,9 +70,11 @@ class Means(msgspec.Struct, frozen=True):
 class Book:
     """The journal of a turn, as one attempt reads it and writes on."""
 
-    def __init__(self, team: Team, notes: Notes, *, journal: Journal, means: Means) -> None:
+    def __init__(
+        self, team: Team, notes: Notes, *, journal: Journal, means: Means, warned: Iterable[tuple[str, str]] = ()
+    ) -> None:
         self.team, self.notes, self.means = team, notes, means
-        self._journal = journal
+        self._journal, self._warned = journal, set(warned)
 
     @property
     def turn_id(self) -> str:
@@ -77,9 +90,11 @@ class Book:
             await self.notes.claim()
 
     def warn(self, code: str, path: Path, message: str) -> None:
-        """Have it recorded, together with whatever is next, that something is not as it should be."""
-        data = AgentWarned(self.turn_id, shown_path(path), code, message)
-        self.notes.keep(EV_AGENT_WARNED, data)
+        """Have it recorded, once a turn and together with whatever is next, that something is not as it should be."""
+        who = shown_path(path)
+        if (who, code) not in self._warned:
+            self._warned.add((who, code))
+            self.notes.keep(EV_AGENT_WARNED, AgentWarned(self.turn_id, who, code, message))
 
     def entry(self, index: int) -> Entry:
         """What is known of the call at this position."""
@@ -110,3 +125,33 @@ class Book:
 def digest_of_call(wanted: CallTool) -> str:
     """What a tool is asked, as one number."""
     return digest_of([wanted.call.name, wanted.call.args])
+
+
+def warned_in(log: Iterable[Envelope], turn_id: str) -> set[tuple[str, str]]:
+    """Of whom earlier attempts at a turn have warned, and why."""
+    said = (each.event_data for each in log if each.event_type == EV_AGENT_WARNED and each.sender_id == HUB)
+    return {(str(data.get("agent")), str(data.get("code"))) for data in said if data.get("turn") == turn_id}
+
+
+class TasksGiven(msgspec.Struct, frozen=True):
+    """The tasks of a turn, as far as its log tells."""
+
+    under_way: frozenset[object] = frozenset()
+    claims_since: int = 0
+    """How often the turn was claimed since anything was told of them, or since it was assigned."""
+
+
+def tasks_in(log: Iterable[Envelope], turn_id: str) -> TasksGiven:
+    """The tasks that earlier attempts at a turn have given."""
+    given = TasksGiven()
+    for envelope in log:
+        if envelope.sender_id != HUB or envelope.event_data.get("turn") != turn_id:
+            continue
+        task = envelope.event_data.get("task")
+        if envelope.event_type == EV_TURN_CLAIMED:
+            given = TasksGiven(given.under_way, given.claims_since + 1)
+        elif envelope.event_type in TASK_ENDS:
+            given = TasksGiven(given.under_way - {task})
+        elif envelope.event_type in TASK_GOES_ON:
+            given = TasksGiven(given.under_way | {task})
+    return given

@@ -47,7 +47,6 @@ class Performance:
     def __init__(self, book: Book, entrance: Entrance, *, required: bool = False) -> None:
         self._book, self._entrance, self._required = book, entrance, required
         self._tools = ToolCalls(book)
-        self._warned: set[tuple[str, ...]] = set()
 
     @property
     def context(self) -> ContextSet:
@@ -113,9 +112,8 @@ class Performance:
 
     def _warn(self, member: Member) -> None:
         """A model that calls no tools can only talk. That is recorded, once a turn, or not put up with."""
-        if member.calls_tools or not member.specs or member.path in self._warned:
+        if member.calls_tools or not member.specs:
             return
-        self._warned.add(member.path)
         required = member.declaration.require_tools
         if required or (required is None and self._required):
             raise Failing("tools_required", f"the model of {member.name!r} calls no tools, which are required here")

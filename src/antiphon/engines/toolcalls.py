@@ -205,13 +205,15 @@ class ToolCalls:
             async with self._book.means.alarms.within(ready.tool.timeout):
                 returned = await called(ready.tool, ready.arguments, self._given(ready, channel))
         except OutOfTime as error:
-            channel.tasks.give_up()
+            channel.over = True
+            await channel.tasks.give_up("timed_out")
             if ready.tool.idempotency == "unsafe":
                 settled = await self._reconciled(ready)
                 return settled if isinstance(settled, Surely) else f"{error}; it may have taken effect all the same"
             returned = Returned(f"{ready.tool.name}: {error}; it may have taken effect all the same", failed=True)
         finally:
             channel.over = True
+        await channel.tasks.give_up("given_up")  # what the tool itself waits for no more
         left[0] -= 1
         if channel.tasks.usage != NO_USAGE:
             returned = msgspec.structs.replace(returned, usage=channel.tasks.usage)

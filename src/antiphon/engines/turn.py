@@ -3,6 +3,7 @@
 Rule 1: whatever happens, the turn ends, is put back in order, or waits for a person; and the log says which.
 Rule 2: who is fenced drops what it knows. Only the log counts.
 Rule 3: a turn that has ended its process twice runs alone among its like, so that it takes no innocent ones along.
+Rule 4: a turn that waits for a task is not to blame for what ends the process: the turns of that task are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from antiphon.core.events import EV_CHANNEL_CLOSED, ContextSet
 from antiphon.core.guard import Deny
 from antiphon.core.ids import derived_id
 from antiphon.core.instants import after
-from antiphon.core.journal import Journal, journal_of
+from antiphon.core.journal import journal_of
 from antiphon.core.state import Turn
 from antiphon.core.step import pending, record, said_by_hub
 from antiphon.core.turns import Claim, Ending, Failure, Work, failed, owed_turn
@@ -34,7 +35,7 @@ from antiphon.core.words import told
 from antiphon.engines.alarms import Alarms, OutOfTime
 from antiphon.engines.entering import Entrance
 from antiphon.engines.manners import beginning, day_of, in_packets, packet_of, refusing, texts_of, view_of
-from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped
+from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped, tasks_in, warned_in
 from antiphon.engines.notes import Fenced, Notes
 from antiphon.engines.performing import Performance
 from antiphon.engines.place import Place
@@ -46,6 +47,8 @@ log = logging.getLogger("antiphon.engine")
 
 MOST_ATTEMPTS = 3
 """How often a turn may end its process before any of its calls has returned."""
+MOST_WHILE_WAITING = 10 * MOST_ATTEMPTS
+"""The same for a turn that waits for a task, which may go on a little each time."""
 PATIENCE = 10.0
 """For how many seconds a turn that has ended its process twice waits for another of its kind."""
 HISTORIES = 1024
@@ -94,12 +97,21 @@ class Turns:
         if turn.owner and not await attempt.takeover(turn.owner):
             attempt.again = after(clock.now(), SECONDS)
             return
-        if turn.attempts >= MOST_ATTEMPTS:
+        attempts, waits = await self._suspected(live, turn)
+        if attempts >= (MOST_WHILE_WAITING if waits else MOST_ATTEMPTS):
             await self._poisoned(live, turn)
             return
         taking.set((job.channel_id, job.speaker))
-        async with _Alone(self._alone, self.alarms) if turn.attempts == MOST_ATTEMPTS - 1 else nullcontext():
+        alone = attempts >= MOST_ATTEMPTS - 1 and not waits
+        async with _Alone(self._alone, self.alarms) if alone else nullcontext():
             await self._run(attempt, live, agent, turn=turn)
+
+    async def _suspected(self, live: LiveChannel, turn: Turn) -> tuple[int, bool]:
+        """How often the turn seems to have ended its process, and whether a task may have that it waits for."""
+        if turn.attempts < MOST_ATTEMPTS - 1:
+            return turn.attempts, False
+        given = tasks_in(await self._entries(live, turn), turn.turn_id)
+        return min(turn.attempts, given.claims_since), bool(given.under_way)
 
     async def _run(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
         notes = Notes(live, turn, attempt.owner, clock=self._place.clock, new_id=self._place.new_id)
@@ -150,7 +162,9 @@ class Turns:
         means = Means(
             self.alarms, place.clock, place.feed, _judge(live), place.delegates, attempt.stopping, place.tenant
         )
-        book = Book(agent.team, notes, journal=await self._journal(live, turn), means=means)
+        entries = await self._entries(live, turn)
+        journal, warned = journal_of(entries, turn.turn_id), warned_in(entries, turn.turn_id)
+        book = Book(agent.team, notes, journal=journal, means=means, warned=warned)
         entrance = Entrance(book, lambda named: self._read(live, agent.name, named=named), usual=view_of(live))
         performance = Performance(book, entrance, required=live.state.knobs.get("tier") == "regulated")
         history = await self._read(live, agent.name, named=view_of(live).named)
@@ -160,14 +174,14 @@ class Turns:
             book.warn("active_agent_gone", (agent.name, *progress.stored), f"{agent.name!r} answers itself")
         return await drive(take_turn(agent.team, progress, manner), performance.perform), performance
 
-    async def _journal(self, live: LiveChannel, turn: Turn) -> Journal:
-        """What earlier attempts have recorded. The first has nothing to read."""
+    async def _entries(self, live: LiveChannel, turn: Turn) -> list[Envelope]:
+        """What was recorded since the turn was assigned, by earlier attempts too. The first has nothing to read."""
         entries: list[Envelope] = []
         cursor = turn.sequence
         while turn.epoch and (page := await live.read(cursor)):
             entries.extend(page)
             cursor = page[-1].sequence
-        return journal_of(entries, turn.turn_id)
+        return entries
 
     async def _read(self, live: LiveChannel, reader: str, *, named: bool) -> History:
         """What was said in a channel, read to the end, where answers to earlier messages may stand."""
@@ -193,7 +207,8 @@ class Turns:
 
     def _ending(self, notes: Notes, agent: Declaration, said: Said, *, context: ContextSet) -> Ending:
         live, turn = notes.live, notes.turn
-        who = shown_path((agent.name, *said.path)) if len(agent.team.members) > 1 else ""
+        known = len(agent.team.members) > 1 or agent.name in live.state.active  # a team that is gone is forgotten
+        who = shown_path((agent.name, *said.path)) if known else ""
         drafts = packet_of(live, said, context, who=who) if in_packets(live) else texts_of(said, context, who=who)
         reply_id = derived_id(live.state.channel_id, turn.turn_id, "reply")
         envelopes = tuple(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.progress import Path
 from antiphon.agents.results import AgentReply
 from antiphon.agents.routine import LIMITS
 from antiphon.core.errors import TurnFailed, UsageError
@@ -20,7 +19,7 @@ from antiphon.runtime.default import default_hub
 from antiphon.runtime.events import AgentEvent, FinalStateEvent, TokenEvent
 from antiphon.runtime.hub import Hub, Opening
 from antiphon.runtime.invoking import channel_of, check_runs, events_of
-from antiphon.runtime.told import Told
+from antiphon.runtime.told import Told, value_of
 
 
 class StreamOptions(TypedDict, total=False):
@@ -56,7 +55,7 @@ class Agent(Declaration):
             assert final is not None, "the last event is the final one"
             if final.stopped is not None and final.stopped not in LIMITS:
                 raise TurnFailed(final.stopped, channel.channel_id, final.detail)
-            output = _output(self, told.path, final)
+            output = value_of(self, told.path, final)
             return AgentReply(final.text, final.agent, final.stopped, final.usage, channel.channel_id, output)
 
     async def channel(self, thread_id: str, hub: Hub) -> Channel:
@@ -90,14 +89,6 @@ def _hub(hub: object) -> AbstractAsyncContextManager[Hub]:
         opening = "; await it, or use `async with`" if isinstance(hub, Opening) else ""
         raise UsageError(f"hub is {shown(hub)}{opening}; give an open Hub, or None for the one of this process")
     return nullcontext(hub)
-
-
-def _output(agent: Declaration, path: Path, final: FinalStateEvent) -> object:
-    """The answer as the value it stands for; None if it need not stand for any."""
-    team = agent.team
-    place = (*team.root, *path)
-    output = team.output_at(place if place in team.members else team.root)
-    return None if output is None or final.stopped is not None else output.read(final.text)
 
 
 def _check_options(options: StreamOptions) -> None:

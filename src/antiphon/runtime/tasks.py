@@ -1,21 +1,25 @@
 """Tasks: work that one agent gives another, in a channel of its own that reports back.
 
 Rule 1: a task is known by the call that gives it. A call that is made again finds the same task, and goes on with it.
-Rule 2: what becomes of a task is recorded in the channel it was given from, each fact once.
+Rule 2: what becomes of a task is recorded in the channel it was given from, each fact once; of its ends the first.
 Rule 3: nobody waits for ever: a task ends with an answer, fails for a reason, or runs out of time.
+Rule 4: what the store cannot do now, and what is cut off because the hub closes, is no failure of the task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from typing import TypeVar
 
+from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.results import AgentReply
 from antiphon.agents.routine import LIMITS
 from antiphon.agents.tasks import Reported, Task
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import TurnFailed, UnknownChannel, UsageError
+from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable, TurnFailed, UnknownChannel, UsageError
 from antiphon.core.events import (
     EV_TASK_COMPLETED,
     EV_TASK_EXPIRED,
@@ -29,6 +33,7 @@ from antiphon.core.events import (
     data_of,
 )
 from antiphon.core.ids import derived_id
+from antiphon.core.instants import after
 from antiphon.core.state import State
 from antiphon.core.step import record, said_by_hub
 from antiphon.core.turns import owed_turn
@@ -39,12 +44,23 @@ from antiphon.runtime.hub import Hub
 from antiphon.runtime.invoking import seat_agent
 from antiphon.runtime.participant import checked_ttl
 from antiphon.runtime.reading import grown
-from antiphon.runtime.told import IN_DOUBT, Told
+from antiphon.runtime.told import IN_DOUBT, Told, value_of
+
+T = TypeVar("T")
+
+log = logging.getLogger("antiphon.hub")
 
 DEEPEST = 8
 """How many tasks may stand inside each other."""
 TASK = "task"
 """The knob by which a channel knows from where it was given."""
+ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_EXPIRED, EV_TASK_FAILED})
+END = "end"
+"""What the ends of a task are known by: there is one."""
+IN_ITS_OWN_TIME: Json = {"name": "reply_within", "seconds": 0, "handler": "auto_close"}
+"""What is expected of a task that has a time to live: nothing else."""
+RETRY = 1.0
+"""After how many seconds something is tried again that the store could not do."""
 
 
 class Tasks:
@@ -56,6 +72,35 @@ class Tasks:
     async def run(self, task: Task) -> Reported:
         """Have a task done, or go on with it, and wait for what it comes to."""
         desk = self._desk
+        try:
+            return await self._insisted(lambda: self._done(task))
+        except asyncio.CancelledError:
+            parent = desk.channels.loaded(task.parent)
+            if parent is not None and owed_turn(parent.state, task.turn_id) is None:
+                desk.spawn(self._cancelled(task), f"end of task {task.task_id}")
+            raise
+
+    async def drop(self, task: Task, reason: str) -> Usage:
+        """Stop a task that nobody waits for any more; what it has consumed."""
+        return await self._insisted(lambda: self._dropped(task, reason))
+
+    async def _insisted(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What this comes to. Whatever it has done before it is found again."""
+        desk = self._desk
+        while True:
+            try:
+                return await work()
+            except (OutcomeUnknown, StoreUnavailable) as error:
+                log.warning("a task waits for the store: %s", error)
+                await desk.clock.wait(asyncio.Event(), after(desk.clock.now(), RETRY))
+            except UsageError:
+                if not desk.closing.is_set():
+                    raise
+                await desk.stopped.wait()  # the call is cut off before that, and made again when the hub is opened
+                raise
+
+    async def _done(self, task: Task) -> Reported:
+        desk = self._desk
         parent = await desk.live(task.parent)
         depth = _depth(parent.state) + 1
         if depth > DEEPEST:
@@ -64,19 +109,31 @@ class Tasks:
         report = _Report(desk, parent, task)
         await report.write(EV_TASK_STARTED, {})
         child = await self._child(task, depth)
-        try:
-            final = await self._followed(child, task, report)
-        except asyncio.CancelledError:
-            if not desk.closing.is_set() and owed_turn(parent.state, task.turn_id) is None:
-                self.drop(task, "cancelled")
-            raise
+        if await _said_first(child) != task.text:
+            await self._dropped(task, "conflict")
+            raise UsageError(f"this task for {task.agent.name!r} was given in other words before; give it anew")
+        told = Told(task.agent.name, lambda: child.state)
+        final = await self._followed(child, task, told=told, report=report)
         if final.stopped == IN_DOUBT:  # nobody in that channel could settle it
             await desk.end(child, IN_DOUBT, task.by)
-        return await report.ended(final, child.state)
+        return await report.ended(final, told)
 
-    def drop(self, task: Task, reason: str) -> None:
-        """Stop a task that nobody waits for any more."""
-        self._desk.spawn(self._dropped(task, reason), f"end of task {task.task_id}")
+    async def _dropped(self, task: Task, reason: str) -> Usage:
+        desk = self._desk
+        report = _Report(desk, await desk.live(task.parent), task)
+        await report.write(EV_TASK_STARTED, {})
+        try:
+            child = await desk.live(task.task_id)
+        except UnknownChannel:  # it had not come so far
+            await report.end(EV_TASK_FAILED, {"usage": data_of(NO_USAGE), "reason": reason})
+            return NO_USAGE
+        await desk.end(child, reason, task.by)
+        told = Told(task.agent.name, lambda: child.state)
+        await report.ended(await self._followed(child, task, told=told, report=report), told)
+        return told.usage
+
+    async def _cancelled(self, task: Task) -> None:
+        await self.drop(task, "cancelled")
 
     async def _check(self, task: Task) -> None:
         if task.agent.name == task.by:
@@ -96,13 +153,14 @@ class Tasks:
                 pass
             kind = desk.directory.find(task.by).kind
             knobs: Json = {TASK: {"parent": task.parent, "turn": task.turn_id, "depth": depth}}
+            if task.ttl is not None:
+                knobs["expectations"] = [IN_ITS_OWN_TIME]
             seats = [Seat(task.by, kind), Seat(task.agent.name, "agent")]
-            created = Created("consulting", task.by, seats, knobs, ordered=True, ttl=task.ttl)
+            created = Created("consulting", task.by, seats, knobs, ordered=True, ttl=checked_ttl(task.ttl))
             first = Envelope(sender_id=task.by, event_type=EV_TEXT, event_data={"text": task.text})
             return await desk.create(created, task.task_id, first=first)
 
-    async def _followed(self, child: LiveChannel, task: Task, report: _Report) -> FinalStateEvent:
-        told = Told(task.agent.name, lambda: child.state)
+    async def _followed(self, child: LiveChannel, task: Task, *, told: Told, report: _Report) -> FinalStateEvent:
         async with aclosing(_events(self._desk, child, told, asker=task.by)) as events:
             async for envelope, event in events:
                 if isinstance(event, FinalStateEvent):
@@ -110,17 +168,6 @@ class Tasks:
                 if isinstance(event, ToolUsageEvent):
                     await report.write(EV_TASK_PROGRESS, {"tool": event.tool, "who": event.agent}, envelope.envelope_id)
         raise UsageError("the hub was closed while the task was under way; it goes on when the hub is opened again")
-
-    async def _dropped(self, task: Task, reason: str) -> None:
-        desk = self._desk
-        try:
-            child = await desk.live(task.task_id)
-        except UnknownChannel:
-            return
-        if not child.state.ended:
-            await desk.end(child, reason, task.by)
-            report = _Report(desk, await desk.live(task.parent), task)
-            await report.write(EV_TASK_FAILED, {"reason": reason})
 
 
 class _Report:
@@ -134,7 +181,7 @@ class _Report:
         task, desk = self._task, self._desk
         about: Json = {"task": task.task_id, "agent": task.agent.name, "by": task.by, "turn": task.turn_id}
         draft = said_by_hub(event_type, {**about, **data}, cause=task.cause)
-        envelope_id = derived_id(task.task_id, event_type, mark)
+        envelope_id = derived_id(task.task_id, END if event_type in ENDS else event_type, mark)
         draft = Envelope(envelope_id, "", draft.sender_id, None, event_type, draft.event_data, draft.causation_id)
         await self._parent.submit(
             lambda fold, laws, at: (
@@ -143,17 +190,29 @@ class _Report:
             draft=draft,
         )
 
-    async def ended(self, final: FinalStateEvent, child: State) -> Reported:
+    async def end(self, event_type: str, data: Json) -> None:
+        """Record how the task ended, unless that is known."""
+        try:
+            await self.write(event_type, data)
+        except Denied as denied:
+            if denied.reason != "conflict":
+                raise
+
+    async def ended(self, final: FinalStateEvent, told: Told) -> Reported:
         """Record how the task ended, and say what it came to."""
-        usage = data_of(final.usage)
+        usage, channel_id = data_of(final.usage), final.channel_id
         if final.stopped is None or final.stopped in LIMITS:
-            await self.write(EV_TASK_COMPLETED, {"usage": usage, "stopped": final.stopped})
-            return Reported(AgentReply(final.text, final.agent, final.stopped, final.usage, child.channel_id))
+            await self.end(EV_TASK_COMPLETED, {"usage": usage, "stopped": final.stopped})
+            output = value_of(self._task.agent, told.path, final)
+            return Reported(AgentReply(final.text, final.agent, final.stopped, final.usage, channel_id, output))
         reason = final.detail if final.stopped == "channel_closed" else final.stopped
         expired = reason == "expired"
-        await self.write(EV_TASK_EXPIRED if expired else EV_TASK_FAILED, {"usage": usage, "reason": reason})
-        reply = AgentReply("", final.agent, reason, final.usage, child.channel_id)
-        return Reported(reply, TurnFailed(reason, child.channel_id, "" if reason == final.detail else final.detail))
+        await self.end(EV_TASK_EXPIRED if expired else EV_TASK_FAILED, {"usage": usage, "reason": reason})
+        reply = AgentReply("", final.agent, reason, final.usage, channel_id)
+        detail = told.doubt if reason == IN_DOUBT else final.detail
+        failure = TurnFailed(reason, detail="" if reason == detail else detail)
+        failure.channel_id = channel_id  # which is no part of its words: a model is told them, the same in every run
+        return Reported(reply, failure)
 
 
 def _depth(state: State) -> int:
@@ -172,3 +231,8 @@ async def _events(
                 told.message = envelope
             for event in told.of(envelope):
                 yield envelope, event
+
+
+async def _said_first(child: LiveChannel) -> object:
+    """What is to be done in the channel of a task."""
+    return next(each.event_data["text"] for each in await child.read(0) if each.event_type == EV_TEXT)

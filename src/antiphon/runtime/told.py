@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from antiphon.agents.declaration import Declaration
 from antiphon.agents.messages import NO_USAGE, Usage
+from antiphon.agents.progress import Path
 from antiphon.agents.team import read_path
 from antiphon.core.codec import as_type
 from antiphon.core.envelope import Envelope
@@ -49,8 +51,10 @@ class Told:
         self.turn_id = ""
         """The turn that answers it."""
         self._place = 0
-        self.path: tuple[str, ...] = ()
+        self.path: Path = ()
         """Who of the agent's team answered; empty if the agent itself did."""
+        self.doubt = ""
+        """What a person must settle first, if anything."""
         self._doubts: dict[tuple[str, int], str] = {}
         self._tools: dict[int, CallStarted] = {}
         self._answered: set[int] = set()
@@ -100,8 +104,8 @@ class Told:
         if by_others and waiting.turn_id == self.turn_id:  # that is told further on, and better
             return []
         index = waiting.doubts[0]
-        what = self._doubts.get((waiting.turn_id, index), f"call {index} of an earlier turn")
-        detail = f"{what}; say what became of it with channel.settle({waiting.turn_id!r}, {index}, …)"
+        self.doubt = self._doubts.get((waiting.turn_id, index), f"call {index} of an earlier turn")
+        detail = f"{self.doubt}; say what became of it with channel.settle({waiting.turn_id!r}, {index}, …)"
         return [self._final(stopped=IN_DOUBT, detail=detail)]
 
     def _of_call(self, event: CallStarted | CallFinished | CallFailed) -> list[AgentEvent]:
@@ -142,6 +146,14 @@ class Told:
 
     def _call_id(self, index: int) -> str:
         return f"{self.turn_id}/{index}"
+
+
+def value_of(agent: Declaration, path: Path, final: FinalStateEvent) -> object:
+    """The answer as the value it stands for; None if it need not stand for any."""
+    team = agent.team
+    place = (*team.root, *path)
+    output = team.output_at(place if place in team.members else team.root)
+    return None if output is None or final.stopped is not None else output.read(final.text)
 
 
 def _usage_of(event: CallFinished | CallFailed) -> Usage:

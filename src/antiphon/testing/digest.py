@@ -3,6 +3,8 @@
 Rule 1: ids and times are left out, and so is everything that only says who ran a turn and how often it was tried.
 Rule 2: calls are told after everything that was said, turn by turn and in the order of their positions, whoever made
         them and in which order they returned.
+Rule 3: tasks are told after that, one by one in the order in which they were given, whichever was done first; and the
+        channel of a task without from where it was given.
 """
 
 from __future__ import annotations
@@ -18,6 +20,12 @@ from antiphon.core.events import (
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
     EV_CALL_STARTED,
+    EV_CHANNEL_CREATED,
+    EV_TASK_COMPLETED,
+    EV_TASK_EXPIRED,
+    EV_TASK_FAILED,
+    EV_TASK_PROGRESS,
+    EV_TASK_STARTED,
     EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
     Json,
@@ -27,9 +35,13 @@ UNTOLD = frozenset({"mark", "delta_ms"})
 """Data that only says when something was."""
 ATTEMPTS = frozenset({EV_TURN_CLAIMED, EV_TURN_RELEASED})
 CALLS = frozenset({EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_DOUBTED, EV_CALL_CLEARED})
+TASKS = frozenset({EV_TASK_STARTED, EV_TASK_PROGRESS, EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
 TURN = "turn"
+TASK = "task"
 KEY = "key"
 """Follows from ids."""
+FROM = frozenset({"parent", TURN})
+"""From where a task was given."""
 
 
 def canonical_digest(log: Iterable[Envelope]) -> str:
@@ -44,11 +56,13 @@ class _Story:
         self._places: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         """The turns in the order in which they were assigned."""
+        self._tasks: dict[str, list[list[object]]] = {}
+        """What is told of each task, in the order in which they were given."""
         self._calls: dict[str, dict[object, dict[str, Json]]] = {}
         self._lines: list[list[object]] = []
 
     def of(self, log: Iterable[Envelope]) -> list[object]:
-        """Everything that is told, in order; then the calls of every turn."""
+        """Everything that is told, in order; then the calls of every turn, and the tasks."""
         log = list(log)
         turns = {str(envelope.event_data[TURN]) for envelope in log if TURN in envelope.event_data}
         self._turns = {turn: number for number, turn in enumerate(sorted(turns, key=_assigned), 1)}
@@ -62,15 +76,21 @@ class _Story:
             for turn, number in self._turns.items()
             for index, entries in sorted(self._calls.get(turn, {}).items(), key=lambda item: str(item[0]).zfill(9))
         ]
-        return [self._lines, calls]
+        return [self._lines, calls, list(self._tasks.values())]
 
     def _tell(self, envelope: Envelope) -> None:
-        self._places[envelope.envelope_id] = len(self._places) + 1
+        if envelope.event_type not in TASKS:
+            self._places[envelope.envelope_id] = len(self._places) + 1
         data = {key: value for key, value in sorted(envelope.event_data.items()) if key not in UNTOLD}
         if TURN in data:
             data[TURN] = self._turns[str(data[TURN])]
+        if envelope.event_type == EV_CHANNEL_CREATED:
+            data["knobs"] = _anywhere(data.get("knobs"))
+        about = self._lines
+        if envelope.event_type in TASKS:
+            about = self._tasks.setdefault(str(data.pop(TASK, None)), [])
         cause = self._places.get(envelope.causation_id or "", 0)
-        self._lines.append([envelope.sender_id, envelope.audience, envelope.event_type, data, cause])
+        about.append([envelope.sender_id, envelope.audience, envelope.event_type, data, cause])
 
     def _note(self, envelope: Envelope) -> None:
         data = {key: value for key, value in envelope.event_data.items() if key not in (TURN, KEY)}
@@ -82,3 +102,11 @@ def _assigned(turn: str) -> tuple[int, str]:
     """Where a turn was assigned, and to whom."""
     place, _, speaker = turn.partition("/")
     return int(place) if place.isdecimal() else 0, speaker
+
+
+def _anywhere(knobs: object) -> object:
+    """The knobs of a channel, without from where the task was given that it is for."""
+    task = knobs.get(TASK) if isinstance(knobs, dict) else None
+    if not isinstance(knobs, dict) or not isinstance(task, dict):
+        return knobs
+    return {**knobs, TASK: {key: value for key, value in task.items() if key not in FROM}}
