@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from antiphon import (
     EV_CONTEXT_SET,
@@ -47,6 +47,8 @@ from antiphon.store.protocol import Store
 from antiphon.testing import ManualClock
 from tests.engines.test_sweep import Died
 from tests.hub.gates import turns
+
+T = TypeVar("T")
 
 PAID = ("7", 100)
 
@@ -464,9 +466,14 @@ class Life:
 
 
 async def played(play: Play, world: World, store: Mortal, clock: ManualClock) -> list[Envelope]:
-    """One life; `Died` if it ends before the play does. Whoever dies leaves nothing running behind."""
+    """One life; `Died` if it ends before the play does."""
+    return await until_death(Life(play, world, store, clock).lived(), store)
+
+
+async def until_death(life: Coroutine[None, None, T], store: Mortal) -> T:
+    """What a life comes to; `Died` if its store ends it before. Whoever dies leaves nothing running behind."""
     others = asyncio.all_tasks()
-    living = asyncio.create_task(Life(play, world, store, clock).lived())
+    living = asyncio.create_task(life)
     try:
         while not living.done() and not store.dead:
             await turns(1)

@@ -55,6 +55,8 @@ class Returned(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who of the team becomes active."""
     usage: Usage = NO_USAGE
     """What models consumed within the call."""
+    declined: str = ""
+    """Why the handoff that it was about does not count, although the call itself did not fail."""
 
     @property
     def target(self) -> str | None:

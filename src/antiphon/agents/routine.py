@@ -13,10 +13,11 @@ from collections.abc import Generator
 from msgspec.structs import replace
 
 from antiphon.agents.calling import Returned
+from antiphon.agents.handing import settled
 from antiphon.agents.intents import call_of, matching
 from antiphon.agents.messages import Answered, Asked, Exchange, Objected, Reply, Request
 from antiphon.agents.preamble import dated, preceded
-from antiphon.agents.progress import Path, Progress
+from antiphon.agents.progress import Progress
 from antiphon.agents.scene import Scene
 from antiphon.agents.steps import ANSWERED, Exit, Step, Steps
 from antiphon.agents.team import Team
@@ -98,22 +99,24 @@ def call_tools(scene: Scene, progress: Progress) -> Working:
     reply = progress.reply
     if reply is None or not reply.calls:
         return progress
-    wanted = tuple(CallTool(progress.index + place, call, progress.path) for place, call in enumerate(reply.calls))
+    index, path, hops = progress.index, progress.path, progress.hops
+    wanted = tuple(CallTool(index + place, call, path, hops) for place, call in enumerate(reply.calls))
     results = yield wanted
     assert isinstance(results, tuple), "tools are answered by as many results"
-    done = (call.name for call, result in zip(reply.calls, results, strict=True) if not result.failed)
+    one = settled(scene.team, path, results, hops=hops, refusal=scene.manner.refusal)
+    pairs = zip(reply.calls, one.results, strict=True)
+    done = (call.name for call, result in pairs if result.declined or not result.failed)
     usage = sum((result.usage for result in results), progress.usage)
-    progress = replace(progress, index=progress.index + len(wanted), tools=(*progress.tools, *done), usage=usage)
-    results, place, refused = _with_one_handoff(scene, progress, results)
-    ended = _ended(scene, progress, results)
+    progress = replace(progress, index=index + len(wanted), tools=(*progress.tools, *done), usage=usage)
+    ended = _ended(scene, progress, one.results)
     if ended is not None:
         return ended
-    progress = replace(progress, reply=None, exchange=progress.exchange + _exchanged(reply, results))
-    if place is not None:
-        return replace(progress, path=place, routed=True, hops=progress.hops + 1)
-    if refused and progress.refused:
+    progress = replace(progress, reply=None, exchange=progress.exchange + _exchanged(reply, one.results))
+    if one.place is not None:
+        return replace(progress, path=one.place, routed=True, hops=hops + 1)
+    if one.at_limit and progress.refused:
         return _stopped(progress, MAX_HANDOFFS)
-    return replace(progress, refused=progress.refused + refused)
+    return replace(progress, refused=progress.refused + one.at_limit)
 
 
 def has_calls(progress: Progress) -> bool:
@@ -180,36 +183,6 @@ def judged(team: Team, progress: Progress) -> Progress:
 
 def _stopped(progress: Progress, limit: str) -> Progress:
     return replace(progress, answer=progress.partial, stopped=limit)
-
-
-def _with_one_handoff(scene: Scene, progress: Progress, results: Results) -> tuple[Results, Path | None, bool]:
-    """The results with at most one handoff left, who becomes active by it, and whether the limit refused one."""
-    kept: list[Returned] = []
-    taken, place, refused = "", None, False
-    for result in results:
-        target = result.target
-        if target is None:
-            kept.append(result)
-            continue
-        within = scene.member.reach.get(target)
-        if taken:
-            why: str | None = f"Ignored: the turn goes to {taken}."
-        elif within is not None:
-            why = _too_many(scene, progress)
-            refused = refused or why is not None
-        else:
-            why = scene.manner.refusal(result.handoff) if result.handoff else f"There is no {target} to turn to."
-        kept.append(result if why is None else Returned(why, failed=True))
-        if why is None:
-            taken, place = target, within
-    return tuple(kept), place, refused
-
-
-def _too_many(scene: Scene, progress: Progress) -> str | None:
-    most = scene.team.limits.handoffs
-    if progress.hops < most:
-        return None
-    return f"There have been {most} handoffs in this turn, the limit; answer yourself."
 
 
 def _ended(scene: Scene, progress: Progress, results: Results) -> Progress | None:

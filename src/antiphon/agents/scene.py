@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
-from antiphon.agents.results import Handoff
+from antiphon.agents.handing import Refusal
 from antiphon.agents.team import Member, Team
 
 
 class Manner(msgspec.Struct, frozen=True):
     """How this turn is to be taken."""
 
-    refusal: Callable[[Handoff], str | None] = lambda handoff: None
+    refusal: Refusal = lambda handoff: None
     """Why a handoff to somebody else in the channel is not possible; None if it is."""
     date: str = ""
     """The day on which the turn was given."""

@@ -17,7 +17,7 @@ import msgspec
 
 from antiphon.agents.progress import Progress
 from antiphon.core.errors import UsageError
-from antiphon.core.words import shown
+from antiphon.core.words import shown, told
 
 if TYPE_CHECKING:
     from antiphon.agents.scene import Scene
@@ -36,6 +36,10 @@ Function = Callable[[Progress], Progress | Awaitable[Progress | None] | None]
 Condition = Callable[[Progress], bool]
 
 
+class Misstep(Exception):
+    """A condition between two steps raised. The turn fails with its words."""
+
+
 class Exit(msgspec.Struct, frozen=True):
     """A way out of a step."""
 
@@ -45,7 +49,11 @@ class Exit(msgspec.Struct, frozen=True):
     label: str = ""
 
     def holds(self, progress: Progress) -> bool:
-        return self.when is None or bool(self.when(progress))
+        """Whether it is taken. A condition that raises is a `Misstep`."""
+        try:
+            return self.when is None or bool(self.when(progress))
+        except Exception as error:  # a condition is anybody's code
+            raise Misstep(f"the way to {self.to}: {told(error)}") from error
 
 
 class Step(msgspec.Struct, frozen=True):

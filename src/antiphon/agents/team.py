@@ -40,7 +40,7 @@ class Member(msgspec.Struct, frozen=True):
     """What it can call, by name."""
     specs: tuple[ToolSpec, ...]
     reach: Mapping[str, Path]
-    """To whom it can hand over: its sub-agents, and its lead."""
+    """To whom it can hand over: its sub-agents, its lead, and whoever that one works for."""
     calls_tools: bool
     """Whether its model can be told of tools at all."""
 
@@ -139,8 +139,7 @@ def _member(agent: Declaration, path: Path) -> Member:
     for default in default_tools(agent, led=led, without=agent.without):
         tools.setdefault(default.name, default)  # one of your own of this name stands in its place
     reach = {below.name: (*path, below.name) for below in agent.agents}
-    if led:
-        reach[path[-2]] = path[:-1]
+    reach |= {name: path[: depth + 1] for depth, name in enumerate(path[:-1])}
     specs = tuple(tool.spec for tool in tools.values())
     return Member(path, agent, tools, specs, reach, getattr(agent.model, "calls_tools", True) is not False)
 

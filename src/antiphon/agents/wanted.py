@@ -28,6 +28,8 @@ class CallTool(msgspec.Struct, frozen=True):
     index: int
     call: Call
     path: Path
+    hops: int = 0
+    """How often the turn has changed hands before it."""
 
 
 class Enter(msgspec.Struct, frozen=True):

@@ -189,7 +189,7 @@ def _outcome(result: Json) -> str:
     """What a call came to: the text of a tool's result, or what a model said and asked for."""
     returned = result.get("returned")
     if isinstance(returned, dict):
-        return f"returned {returned.get('text', '')}"
+        return f"{'failed:' if returned.get('failed') else 'returned'} {returned.get('text', '')}"
     summary = result.get("summary")
     if isinstance(summary, dict):
         return f"summed up {summary.get('count')} messages: {summary.get('text')}"

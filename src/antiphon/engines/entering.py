@@ -88,7 +88,7 @@ class Entrance:
         if due is None:
             return None
         book, index = self._book, wanted.index
-        outcome = book.entry(index).outcome
+        outcome = book.outcome(index, SUMMARY)
         if isinstance(outcome, CallFinished):
             return as_type(outcome.result, Summed)
         await book.start([CallStarted(book.turn_id, index, SUMMARY, digest_of(due), agent=book.named(wanted.path))])

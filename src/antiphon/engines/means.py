@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from antiphon.agents.context import Judge
+from antiphon.agents.handing import Refusal
 from antiphon.agents.progress import Path
 from antiphon.agents.tasks import Delegates
 from antiphon.agents.team import Team, shown_path
@@ -26,6 +27,8 @@ from antiphon.core.events import (
     EV_TURN_CLAIMED,
     AgentWarned,
     CallConflicted,
+    CallFailed,
+    CallFinished,
     CallStarted,
 )
 from antiphon.core.journal import NO_ENTRY, Entry, Journal
@@ -62,6 +65,7 @@ class Means(msgspec.Struct, frozen=True):
     clock: Clock
     feed: Feed
     judge: Judge
+    refusal: Refusal
     delegates: Delegates
     stopping: asyncio.Event
     tenant: str
@@ -99,6 +103,13 @@ class Book:
     def entry(self, index: int) -> Entry:
         """What is known of the call at this position."""
         return self._journal.get(index, NO_ENTRY)
+
+    def outcome(self, index: int, name: str) -> CallFinished | CallFailed | None:
+        """What the call of this name at this position came to, if that is known. Something else there is a conflict."""
+        entry = self.entry(index)
+        if entry.started is not None and entry.started.name != name:
+            raise Failing("idempotency_conflict", f"call {index} was {entry.started.name}, and is {name} now")
+        return entry.outcome
 
     async def start(self, calls: list[CallStarted]) -> None:
         """Write down that these are about to leave. They are on disk when this returns."""

@@ -7,6 +7,7 @@ Rule 3: a prompt is rendered anew for each attempt, and so is a step that does n
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 
@@ -69,7 +70,7 @@ class Performance:
 
     async def _ask(self, wanted: AskModel) -> Reply:
         book, digest = self._book, digest_of_request(wanted.request)
-        outcome = book.entry(wanted.index).outcome
+        outcome = book.outcome(wanted.index, MODEL)
         if isinstance(outcome, CallFinished):
             book.differs(wanted.index, digest)
             return as_type(outcome.result, Reply)
@@ -127,34 +128,35 @@ class Performance:
         if not wanted.waits:
             await book.claim()
             return await self._changes(wanted)
-        outcome = book.entry(wanted.index).outcome
+        name, path = f"{STEP}{wanted.name}", wanted.progress.path
+        outcome = book.outcome(wanted.index, name)
         if isinstance(outcome, CallFinished):
             return as_type(outcome.result, Changes)
-        name, path = f"{STEP}{wanted.name}", wanted.progress.path
         await book.start([CallStarted(book.turn_id, wanted.index, name, digest_of(name), agent=book.named(path))])
         try:
-            changes = await self._changes(wanted)
-            result = plain_data(changes)
-            check_json(result)
-        except Malformed as error:
+            result = _kept(await self._changes(wanted))
+        except (Malformed, TypeError) as error:
             raise self._given_up(wanted.index, "step_error", f"{wanted.name}: {error}") from error
         except Failing as failing:
             book.notes.keep(EV_CALL_FAILED, CallFailed(book.turn_id, wanted.index, failing.failure.detail))
             raise
         book.notes.keep(EV_CALL_FINISHED, CallFinished(book.turn_id, wanted.index, result))
-        return changes
+        return as_type(result, Changes)
 
     async def _changes(self, wanted: RunStep) -> Changes:
         """What the step changes. Whatever it raises fails the turn with its words."""
 
         async def run() -> object:
             given = wanted.function(wanted.progress)
-            return await given if isawaitable(given) else given
+            return await given if wanted.waits and isawaitable(given) else given
 
         try:
             after = await contained(run())
         except Exception as error:
             raise Failing("step_error", f"{wanted.name}: {told(error)}") from error
+        if not wanted.waits and inspect.iscoroutine(after):
+            after.close()  # nobody will await it
+            raise Failing("step_error", f"{wanted.name}: it returned something to await; make it an async function")
         if after is None:
             return Changes()
         if not isinstance(after, Progress):
@@ -166,6 +168,16 @@ class Performance:
 def digest_of_request(request: Request) -> str:
     """What a model is asked, as one number."""
     return digest_of([request.system, request.past, request.exchange, request.specs, request.output])
+
+
+def _kept(changes: Changes) -> Json:
+    """The changes as the journal keeps them; `Malformed` or `TypeError` if it cannot."""
+    result = plain_data(changes)
+    check_json(result)
+    size = len(to_json(result))
+    if size > MAX_BYTES:
+        raise Malformed("too_large", f"what it changes has {size} bytes; the limit is {MAX_BYTES}")
+    return result
 
 
 def _check_yours(wanted: RunStep, after: Progress) -> None:

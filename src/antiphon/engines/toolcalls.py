@@ -15,6 +15,7 @@ import msgspec
 
 from antiphon.agents.calling import BadArguments, Given, Returned, bound, called, reconciled, unknown
 from antiphon.agents.context import NOTHING, TurnChannel, joined
+from antiphon.agents.handing import settled
 from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.results import NotDone
 from antiphon.agents.tasks import Standing
@@ -65,23 +66,37 @@ class ToolCalls:
         self._state = book.notes.live.state
         self.context = ContextSet()
         """What this turn has written to the context so far."""
+        self._held: dict[int, Ready] = {}
+        """Calls that have returned with a handoff, of which it is to be decided which one counts."""
 
     async def call(self, wanted: Sequence[CallTool]) -> tuple[Returned, ...]:
         """What these calls came to, made or remembered. What they wrote to the context is kept."""
-        settled: dict[int, Surely] = {}
+        known: dict[int, Surely] = {}
         ready: list[Ready] = []
         for each in wanted:
             found = self._recalled(each) or self._prepared(each)
             if isinstance(found, Ready):
                 ready.append(found)
             else:
-                settled[each.index] = found
-        ready = await self._without_doubts(ready, settled)
+                known[each.index] = found
+        ready = await self._without_doubts(ready, known)
         if ready:
-            settled |= await self._make(ready)
+            known |= await self._make(ready)
+        results = self._decided(wanted, known)
         for each in wanted:
-            self.context = joined(self.context, settled[each.index].context or NOTHING)
-        return tuple(settled[each.index].returned for each in wanted)
+            self.context = joined(self.context, known[each.index].context or NOTHING)
+        return results
+
+    def _decided(self, wanted: Sequence[CallTool], found: dict[int, Surely]) -> tuple[Returned, ...]:
+        """What the calls came to once it is decided which handoff counts; of those that wait for that, it is kept."""
+        results = tuple(found[each.index].returned for each in wanted)
+        team, refusal = self._book.team, self._book.means.refusal
+        results = settled(team, wanted[0].path, results, hops=wanted[0].hops, refusal=refusal).results
+        for each, returned in zip(wanted, results, strict=True):
+            held = self._held.pop(each.index, None)
+            if held is not None:
+                self._finished(held, msgspec.structs.replace(found[each.index], returned=returned))
+        return results
 
     def _recalled(self, wanted: CallTool) -> Surely | None:
         """What the journal says this call came to. Something else in its place is a conflict, and nothing runs."""
@@ -208,8 +223,8 @@ class ToolCalls:
             channel.over = True
             await channel.tasks.give_up("timed_out")
             if ready.tool.idempotency == "unsafe":
-                settled = await self._reconciled(ready)
-                return settled if isinstance(settled, Surely) else f"{error}; it may have taken effect all the same"
+                outcome = await self._reconciled(ready)
+                return outcome if isinstance(outcome, Surely) else f"{error}; it may have taken effect all the same"
             returned = Returned(f"{ready.tool.name}: {error}; it may have taken effect all the same", failed=True)
         finally:
             channel.over = True
@@ -218,14 +233,17 @@ class ToolCalls:
         if channel.tasks.usage != NO_USAGE:
             returned = msgspec.structs.replace(returned, usage=channel.tasks.usage)
         surely = Surely(returned) if returned.failed else Surely(returned, _or_none(channel.written))
-        self._finished(ready, surely)
+        if returned.target is not None and ready.tool.idempotency != "unsafe":
+            self._held[ready.wanted.index] = ready
+        else:
+            self._finished(ready, surely)
         if left[0]:  # others are under way: what this one came to must not wait for them
             await self._book.notes.flush()
         return surely
 
     def _finished(self, ready: Ready, surely: Surely) -> Surely:
         index, returned = ready.wanted.index, surely.returned
-        if returned.failed:
+        if returned.failed and not returned.declined:
             usage = plain_data(returned.usage) if returned.usage != NO_USAGE else {}
             self._book.notes.keep(EV_CALL_FAILED, CallFailed(self._book.turn_id, index, returned.text, usage=usage))
         else:

@@ -19,6 +19,7 @@ from antiphon.agents.history import History
 from antiphon.agents.loop import Said, drive, take_turn
 from antiphon.agents.nesting import taking
 from antiphon.agents.scene import Manner
+from antiphon.agents.steps import Misstep
 from antiphon.agents.team import shown_path
 from antiphon.core.draft import check_event
 from antiphon.core.envelope import Envelope
@@ -150,6 +151,8 @@ class Turns:
             return Failure(f"refused:{denied.reason}", denied.detail)
         except TooLarge as error:
             return Failure("too_large", str(error))
+        except Misstep as error:
+            return Failure("step_error", str(error))
         except (StoreError, Fenced, InDoubt, Stopped):
             raise
         except Exception as error:
@@ -159,8 +162,16 @@ class Turns:
 
     async def _taken(self, attempt: Attempt, notes: Notes, agent: Declaration) -> tuple[Said, Performance]:
         live, turn, place = notes.live, notes.turn, self._place
+        refusal = refusing(live, agent.name)
         means = Means(
-            self.alarms, place.clock, place.feed, _judge(live), place.delegates, attempt.stopping, place.tenant
+            alarms=self.alarms,
+            clock=place.clock,
+            feed=place.feed,
+            judge=_judge(live),
+            refusal=refusal,
+            delegates=place.delegates,
+            stopping=attempt.stopping,
+            tenant=place.tenant,
         )
         entries = await self._entries(live, turn)
         journal, warned = journal_of(entries, turn.turn_id), warned_in(entries, turn.turn_id)
@@ -168,7 +179,7 @@ class Turns:
         entrance = Entrance(book, lambda named: self._read(live, agent.name, named=named), usual=view_of(live))
         performance = Performance(book, entrance, required=live.state.knobs.get("tier") == "regulated")
         history = await self._read(live, agent.name, named=view_of(live).named)
-        manner = Manner(refusing(live, agent.name), day_of(live.state, turn, history))
+        manner = Manner(refusal, day_of(live.state, turn, history))
         progress = beginning(live.state, turn, history)
         if progress.stored and (agent.name, *progress.stored) not in agent.team.members:
             book.warn("active_agent_gone", (agent.name, *progress.stored), f"{agent.name!r} answers itself")

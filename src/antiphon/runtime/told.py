@@ -122,8 +122,8 @@ class Told:
                 return []
 
     def _response(self, event: CallFinished | CallFailed) -> list[AgentEvent]:
-        started, failed = self._tools[event.index], isinstance(event, CallFailed)
-        text = event.error if isinstance(event, CallFailed) else _text_of(event.result)
+        started = self._tools[event.index]
+        text, failed = (event.error, True) if isinstance(event, CallFailed) else _told(event.result)
         call_id = self._call_id(event.index)
         return [ToolResponseEvent(self._who(started), started.name, text, call_id, failed=failed)]
 
@@ -164,6 +164,7 @@ def _usage_of(event: CallFinished | CallFailed) -> Usage:
     return as_type(given, Usage) if isinstance(given, dict) else NO_USAGE
 
 
-def _text_of(result: Json) -> str:
+def _told(result: Json) -> tuple[str, bool]:
+    """What a call came to in words, and whether that is that it failed."""
     returned = result.get("returned")
-    return str(returned.get("text", "")) if isinstance(returned, dict) else ""
+    return (str(returned.get("text", "")), bool(returned.get("failed"))) if isinstance(returned, dict) else ("", False)
