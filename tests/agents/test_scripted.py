@@ -13,7 +13,7 @@ from antiphon import UsageError
 from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, Streams, Usage, calls, says
 from antiphon.core.errors import ModelError
 from antiphon.core.views import Message
-from antiphon.models.scripted import PIECE, Entry, ScriptedModel
+from antiphon.models.scripted import PIECE, Counted, Entry, ScriptedModel
 
 ASK = Request("Be kind.", [Message("user", "Hello, how are you?")])
 
@@ -206,3 +206,19 @@ async def test_an_error_in_place_of_pieces() -> None:
 @given(st.text())
 def test_pieces_are_the_text(text: str) -> None:
     assert "".join(PIECE.findall(text)) == text
+
+
+pool = [
+    Message("user", "one"),
+    Message("user", "two words"),
+    Message("assistant", ""),
+    Message("user", "one two three"),
+]
+histories = st.lists(st.lists(st.sampled_from(pool), max_size=6), max_size=8)
+
+
+@given(histories)
+def test_words_are_counted_whatever_was_counted_before(each: list[list[Message]]) -> None:
+    counted = Counted()
+    for history in each:
+        assert counted.words(history) == sum(len(message.text.split()) for message in history)

@@ -29,6 +29,7 @@ Entry = Scripted | Callable[[Request], Scripted | Awaitable[Scripted]]
 Ask = Callable[[Request], object]
 Outcome = Reply | BaseException | type[BaseException]
 
+MOST_HISTORIES = 64
 PIECE = re.compile(r"\S+\s*|\s+")
 ADVICE = "give says(…), calls(…), a list of calls(…), a text, an exception, or a function of the request"
 
@@ -119,20 +120,23 @@ def _is_error_class(entry: object) -> TypeGuard[type[BaseException]]:
 
 
 class Counted:
-    """How many words there are in a history that grows: what was counted before is not counted again."""
+    """How many words there are in histories that grow: what was counted before is not counted again."""
 
     def __init__(self) -> None:
-        self._history: Sequence[Message] = ()
-        self._words = 0
+        self._known: dict[int, tuple[Sequence[Message], int]] = {}
+        """A few histories and their words, by their first message, which they keep alive."""
 
     def words(self, history: Sequence[Message]) -> int:
         """The words of this history."""
-        known = len(self._history)
-        if history[:known] != self._history:
-            known, self._words = 0, 0
-        self._words += sum(_words(message.text) for message in history[known:])
-        self._history = history
-        return self._words
+        first = id(history[0]) if history else 0
+        before, words = self._known.pop(first, ((), 0))
+        if history[: len(before)] != before:
+            before, words = (), 0
+        words += sum(_words(message.text) for message in history[len(before) :])
+        self._known[first] = history, words
+        if len(self._known) > MOST_HISTORIES:
+            del self._known[next(iter(self._known))]
+        return words
 
 
 def _usage(reply: Reply, request: Request, counted: Counted) -> Usage:
