@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import flat, throughput, turns, workflow
+from bench import flat, teams, throughput, turns, workflow
 from bench.figures import Figure, table
 from tests.crash.kill import kill_again_and_again
+from tests.crash.team_kill import kill_teams
 from tests.crash.turn_kill import kill_turns
 from tests.faults.proof import nth_sweep, power_images, versions
 
@@ -29,6 +30,7 @@ REPORT = ROOT / "docs" / "proof.md"
 KILLS, IMAGES, CONTROL_IMAGES = 200, 5000, 500
 TURN_KILLS, CONTROL_KILLS = 280, 8
 """Some kills come before the claim of a turn or after its answer; at least `KILLS` must not."""
+TEAM_KILLS, TEAM_KILLS_MID_TURN = 70, 50
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ SUITES = {
     "A crash at every write of a turn or workflow tells the same story; takeover, doubt, poison": "tests/engines",
     "Whatever goes wrong in a turn, its channel comes to a named state; words put in; forks": "tests/runtime",
     "Of 10,000 random graphs those without a warning end by a rule; planted faults are found": "tests/orchestration",
-    "Workflows do what their documentation says": "tests/acceptance",
+    "Workflows and the flow of agents do what their documentation says": "tests/acceptance",
+    "Agents, their teams, steps and tools": "tests/agents",
     "A stopped owner that wakes up late is fenced": "tests/crash/test_zombie.py",
     "Three minutes of hard use give everything back": "tests/crash/test_soak.py",
 }
@@ -109,6 +112,28 @@ def turn_killing() -> list[Line]:
             f"{found.answers_doubled} doubled"
         )
         holds = found.sound and found.kills_mid_turn >= KILLS if journal else not found.sound
+        lines.append(Line(promise, f"{kills} × SIGKILL, HTTP ledger", said, holds, time.monotonic() - began))
+    return lines
+
+
+def team_killing() -> list[Line]:
+    """SIGKILL a process in which a team of three levels answers and gives tasks; and the control, as above."""
+    lines = []
+    for promise, kills, journal in (
+        ("A killed team goes on: same active agent, same answers, no finished call or task again", TEAM_KILLS, True),
+        ("… control: without the journal its finished calls are made again", CONTROL_KILLS, False),
+    ):
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            found = kill_teams(Path(folder), kills, seed=int(began * 1000), journal=journal)
+        said = (
+            f"{found.kills_mid_turn} kills between claim and answer on {found.threads} threads of four turns, "
+            f"{found.kills_mid_task} in a task; {found.wrong_answers} wrong answers, {found.wrong_active} wrong active "
+            f"agents; {found.calls_sent_again} of {found.calls:,} calls sent again, {found.repeated_finished_calls} "
+            f"finished ones; {found.wrong_payments} of {found.entries} payments and {found.wrong_tasks} of "
+            f"{found.tasks} tasks wrong; seed {found.seed}"
+        )
+        holds = found.sound and found.kills_mid_turn >= TEAM_KILLS_MID_TURN if journal else not found.sound
         lines.append(Line(promise, f"{kills} × SIGKILL, HTTP ledger", said, holds, time.monotonic() - began))
     return lines
 
@@ -198,9 +223,11 @@ def main() -> int:
         lambda: figures.extend(throughput.figures()),
         lambda: figures.extend(flat.figures()),
         lambda: figures.extend(turns.figures()),
+        lambda: figures.extend(teams.figures()),
         lambda: figures.extend(workflow.figures()),
         lambda: lines.append(killing()),
         lambda: lines.extend(turn_killing()),
+        lambda: lines.extend(team_killing()),
         lambda: lines.extend(power()),
         lambda: lines.append(sweep()),
         lambda: lines.extend(suites()),

@@ -1,7 +1,7 @@
 """What is outside of the process that is killed: a model, a payment ledger and a few tools, behind a real socket.
 
 Rule 1: it lives in the process of the test, so it remembers everything that was asked, whoever died meanwhile.
-Rule 2: which step the model takes follows from how many results it is shown, not from how often it was asked. Who asks
+Rule 2: which step a model takes follows from how far the turn has come, not from how often it was asked. Who asks
         again gets the same step, but never in the same words.
 Rule 3: the ledger enters a payment once for each key, and gives the first answer to whoever comes again with it.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,10 +69,21 @@ class Hold:
     let_go: threading.Event = field(default_factory=threading.Event)
 
 
+@dataclass(frozen=True)
+class Script:
+    """What is asked in a turn, and what is answered."""
+
+    reads: Callable[[str, Body, str], Asked]
+    """What was asked, from the place, the body and the key of a request."""
+    answers: Callable[[Asked, int], Body]
+    """What a tool or a model answers to what was asked as the so-manieth request; a model lists its `calls`."""
+
+
 class World:
     """The servers, and what they remember. Open with `with`."""
 
-    def __init__(self, *, heeds_keys: bool = True) -> None:
+    def __init__(self, script: Script | None = None, *, heeds_keys: bool = True) -> None:
+        self._script = script or ORDERS
         self.asked: list[Asked] = []
         self.entries: list[Entry] = []
         self.finals: dict[str, list[str]] = {}
@@ -124,10 +135,10 @@ class World:
     def answer(self, place: str, body: Body, key: str) -> Body:
         """Do what is asked, and give the answer once it is time."""
         with self._lock:
-            asked = _asked(place, body, key)
+            asked = self._script.reads(place, body, key)
             self.asked.append(asked)
             answer = self._done(asked, serial=len(self.asked))
-        self._pause.wait(DELAYS.get(asked.name, MODEL_DELAY))
+        self._pause.wait(DELAYS.get(asked.name.rpartition("/")[2], MODEL_DELAY))
         hold = self._holds.get(asked.name)
         if hold is not None:
             hold.arrived.set()
@@ -135,16 +146,12 @@ class World:
         return answer
 
     def _done(self, asked: Asked, serial: int) -> Body:
-        if asked.name == "pay":
+        if asked.key:
             return self._paid(asked)
-        if asked.name in DELAYS:
-            return {"text": f"{asked.name} is done"}
-        step = int(asked.name.removeprefix("model "))
-        if step < len(ROUNDS):
-            return {"text": "", "calls": [[tool, _arguments(tool, asked.run, serial)] for tool in ROUNDS[step]]}
-        final = f"Order {asked.run} is on its way, as request {serial} has it."
-        self.finals.setdefault(asked.run, []).append(final)
-        return {"text": final, "calls": []}
+        answer = self._script.answers(asked, serial)
+        if answer.get("calls") == []:
+            self.finals.setdefault(asked.run, []).append(answer["text"])
+        return answer
 
     def _paid(self, asked: Asked) -> Body:
         if self._heeds_keys and asked.key in self._answers:
@@ -168,10 +175,23 @@ def _step(results: int) -> int:
     return shown.index(results)
 
 
+def _answer(asked: Asked, serial: int) -> Body:
+    if asked.name in DELAYS:
+        return {"text": f"{asked.name} is done"}
+    step = int(asked.name.removeprefix("model "))
+    if step < len(ROUNDS):
+        return {"text": "", "calls": [[tool, _arguments(tool, asked.run, serial)] for tool in ROUNDS[step]]}
+    return {"text": f"Order {asked.run} is on its way, as request {serial} has it.", "calls": []}
+
+
 def _arguments(tool: str, run: str, serial: int) -> Body:
     if tool == "pay":
         return {"order": run, "cents": CENTS, "memo": f"for order {run}, as request {serial} puts it"}
     return {"note": f"{tool} for order {run}, as request {serial} puts it"}
+
+
+ORDERS = Script(_asked, _answer)
+"""A turn that sees to an order."""
 
 
 class _Handler(BaseHTTPRequestHandler):

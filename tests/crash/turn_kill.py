@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,11 +73,13 @@ class TurnKilling:
 
 
 class Life:
-    """One process that takes a turn, until it is done or killed. Open with `with`."""
+    """One process that takes turns, until it is done or killed. Open with `with`."""
 
-    def __init__(self, path: Path, world: World, run: str, *, journal: bool = True) -> None:
-        flags = [] if journal else ["--no-journal"]
-        command = [sys.executable, "-m", "tests.crash.turn_child", str(path), str(world.port), run, *flags]
+    def __init__(
+        self, path: Path, world: World, run: str, *, journal: bool = True, child: str = "turn_child", flag: str = ""
+    ) -> None:
+        flags = [*([] if journal else ["--no-journal"]), *filter(None, [flag])]
+        command = [sys.executable, "-m", f"tests.crash.{child}", str(path), str(world.port), run, *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         self._lines = Lines(self.process.stdout.fileno())
@@ -93,6 +95,10 @@ class Life:
     @property
     def done(self) -> bool:
         return self._lines.saw("done")
+
+    def told(self, word: str) -> list[str]:
+        """What it has said behind this word, line by line."""
+        return [line.removeprefix(f"{word} ") for line in self._lines.lines if line.startswith(f"{word} ")]
 
     def start(self) -> float:
         """Wait until it is ready; how long that took."""
@@ -227,15 +233,15 @@ def _audit_calls(found: TurnKilling, run: str, asked: Sequence[Asked], log: Sequ
     for index, name in enumerate(PLAN):
         left = min(started[index], 1 + found.killed[run])
         found.unaccounted_calls += max(0, arrived[name] - left)
-    found.repeated_finished_calls += _turned_back(asked)
+    found.repeated_finished_calls += turned_back(asked, ROUND)
 
 
-def _turned_back(asked: Sequence[Asked]) -> int:
+def turned_back(asked: Sequence[Asked], rounds: Mapping[str, int]) -> int:
     """Calls that were made although later ones had been: what they came to was known. The log is not asked."""
     furthest, back = 0, 0
     for each in asked:
-        back += ROUND[each.name] < furthest
-        furthest = max(furthest, ROUND[each.name])
+        back += rounds[each.name] < furthest
+        furthest = max(furthest, rounds[each.name])
     return back
 
 

@@ -31,9 +31,7 @@ from antiphon import (
     tool,
 )
 from antiphon.agents.tool import Tool
-from antiphon.core.instants import after
 from antiphon.testing import ManualClock
-from antiphon.testing.clock import START
 
 LEAD, MIDDLE, LEAF = "support", "billing", "tax"
 CHECKER, CLERK = "checker", "clerk"
@@ -55,11 +53,14 @@ class World:
         self._script, self._clock, self._keyless = script, clock, keyless
         self.asked: Counter[str] = Counter()
         self.ledger: dict[str, tuple[str, int]] = {}
+        self.agents: dict[str, Agent] = {}
 
     def agent(self, name: str, *more: Tool, **options: object) -> Agent:
         """An agent whose model goes by the script. It has the usual tools, and these."""
         model = Model(self, name, calls_tools=bool(options.pop("calls_tools", True)))
-        return Agent(name, model=model, tools=[*self._tools(name), *more], **options)  # type: ignore[arg-type]
+        tools = [*self._tools(name), *more]
+        self.agents[name] = Agent(name, model=model, tools=tools, **options)  # type: ignore[arg-type]
+        return self.agents[name]
 
     def answer(self, name: str, request: Request) -> list[Reply]:
         """What the script has for this one, here and now."""
@@ -112,14 +113,23 @@ class World:
             return "paid"
 
         @tool(timeout=None)
-        async def dawdle() -> str:
+        async def dawdle(seconds: float = TTL + 1) -> str:
             asked[f"{name} dawdle"] += 1
-            if self._clock.now() < after(START, TTL):
-                self._clock.advance(TTL + 1)
+            self._clock.advance(seconds)
             await asyncio.Event().wait()
             return "never"
 
         return [look_up, note, pay, dawdle]
+
+    def hurry(self, agent: Agent) -> Tool:
+        """A tool that gives a task, and has no time."""
+
+        @tool(timeout=TTL / 2)
+        async def hurry(text: str, channel: TurnChannel) -> str:
+            self.asked[f"{channel.agent} hurry"] += 1
+            return (await channel.delegate(agent, text)).text
+
+        return hurry
 
     def survey(self, *agents: Agent) -> Tool:
         """A tool that gives a task to each of these, all at once, and tells how each went."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from antiphon import Agent, AgentReply, Envelope, Hub, says
+from antiphon import AgentReply, Envelope, Hub, calls, says
 from antiphon.agents import tasks as giving
 from antiphon.core.events import (
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
     EV_CALL_STARTED,
+    EV_CHANNEL_CLOSED,
     EV_TASK_FAILED,
     EV_TURN_FAILED,
 )
@@ -27,11 +28,11 @@ from antiphon.runtime import tasks
 from antiphon.runtime.invoking import channel_of
 from antiphon.store.protocol import Store
 from antiphon.testing import ManualClock, canonical_digest
-from tests.engines.teams import CHECK, CHECKER, LEAD, STORIES, Story, World, giving_time
+from tests.engines.teams import CHECK, CHECKER, LEAD, LOOKS, PAYS, STORIES, Story, World, giving_time
 from tests.engines.test_sweep import AFTER, BEFORE, Died
 from tests.engines.test_workflow_sweep import Fatal, InFile, InMemory
 from tests.engines.workflows import until_death
-from tests.hub.gates import soon
+from tests.hub.gates import soon, turns
 from tests.hub.places import logs_from
 
 PROOF = os.environ.get("ANTIPHON_PROOF") == "1"
@@ -66,9 +67,9 @@ class Run:
     appends: int
 
 
-async def life(story: Story, agent: Agent, store: Store, clock: ManualClock) -> Told:
+async def life(story: Story, world: World, store: Store, clock: ManualClock) -> Told:
     """Say everything to the agent, whatever was said and answered before."""
-    hub = await Hub.over(store, clock=clock)
+    hub, agent = await Hub.over(store, clock=clock), world.agents[LEAD]
     replies = [
         await agent.invoke(text, thread_id="t", hub=hub, message_id=f"m{number}")
         for number, text in enumerate(story.says)
@@ -80,16 +81,21 @@ async def life(story: Story, agent: Agent, store: Store, clock: ManualClock) -> 
     return Told(replies, active, logs)
 
 
-async def run(story: Story, *fatal: Fatal, keyless: bool = False, path: Path | None = None) -> Run:
+Lives = Callable[[Story, World, Store, ManualClock], Coroutine[None, None, Told]]
+
+
+async def run(
+    story: Story, *fatal: Fatal, keyless: bool = False, path: Path | None = None, living: Lives = life
+) -> Run:
     """Have a story told, in memory or in a file. Each of these ends a life, the first one the first."""
     clock = ManualClock()
     world = World(story.script, clock, keyless=keyless)
-    agent = story.agent(world)
+    story.agent(world)
     place = InMemory(clock) if path is None else InFile(path, clock)
     for number, death in enumerate([*fatal, None], 1):
         store = await place.open(death)
         try:
-            told = await soon(until_death(life(story, agent, store, clock), store))
+            told = await soon(until_death(living(story, world, store, clock), store))
         except Died:
             continue
         return Run(told, world, number, store.appends)
@@ -133,7 +139,7 @@ def audit_calls(log: Sequence[Envelope], lives: int) -> Counter[str]:
 
 
 def ended_early(log: Sequence[Envelope]) -> bool:
-    return log[-1].event_data.get("reason") == "expired"
+    return log[-1].event_data.get("reason") in ("expired", "timed_out")
 
 
 def audit_tasks(logs: Sequence[Sequence[Envelope]], story: Story) -> None:
@@ -213,6 +219,87 @@ async def test_a_crash_at_every_write_to_a_file(name: str, tmp_path: Path) -> No
         assert found.told.digests == whole.told.digests, f"another story after a crash {when} append {place}"
         deaths += found.lives - 1
     assert deaths >= 0.9 * 2 * len(places), "tasks that are done at once write in fewer batches now and then"
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+async def test_a_crash_at_every_write_while_a_task_is_given_up(when: str) -> None:
+    """Its tool runs out of time. In which words the model is told depends on the crash, and nothing else does."""
+    whole = await run(HURRIED)
+    for place in range(1, whole.appends + 1):
+        found = await run(HURRIED, (place, when))
+        assert found.lives == 2, f"it did not die at append {place}"
+        audit(found, HURRIED)
+        assert reasons(found) == reasons(whole) == ["timed_out", "timed_out"]
+
+
+def reasons(found: Run) -> list[object]:
+    """Why a task has failed, as the channel it was given from says, and its own."""
+    parent, child = found.told.logs
+    [failed] = [each.event_data["reason"] for each in parent if each.event_type == EV_TASK_FAILED]
+    return [failed, child[-1].event_data["reason"]]
+
+
+HURRIED = Story(
+    lambda world: world.agent(LEAD, world.hurry(world.agent(CHECKER))),
+    ("Refund order 7.",),
+    {
+        "Refund order 7.": ((LEAD, calls("hurry", {"text": "Check it."})), (LEAD, PAYS), (LEAD, says("Never mind."))),
+        "Check it.": ((CHECKER, LOOKS), (CHECKER, calls("dawdle"))),
+    },
+    ("Never mind.",),
+    tasks=("failed",),
+)
+
+
+async def cancelling(story: Story, world: World, store: Store, clock: ManualClock) -> Told:
+    """Say something, and cancel the turn while its task takes for ever. The checker is there too."""
+    hub = await Hub.over(store, clock=clock)
+    await hub.register(world.agents[CHECKER])
+    channel = await channel_of(hub, world.agents[LEAD], "t")
+    await channel.send(story.says[0], message_id="m0")
+    while channel.state.owed and len(await told_of_task(hub, channel.channel_id)) < 3:
+        await turns(1)
+    await channel.cancel()
+    while len(logs := await logs_from(hub, channel.channel_id)) < 2 or logs[1][-1].event_type != EV_CHANNEL_CLOSED:
+        await turns(1)
+    await turns(20)  # for what is told of it
+    logs, active = await logs_from(hub, channel.channel_id), channel.state.active
+    await hub.close()
+    return Told([], active, logs)
+
+
+async def told_of_task(hub: Hub, channel_id: str) -> list[Envelope]:
+    return [envelope for envelope in await hub.log(channel_id) if envelope.event_type.startswith(TASK)]
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+async def test_a_crash_at_every_write_while_a_turn_is_cancelled(when: str) -> None:
+    """A task that nobody waits for any more is stopped, also by the next life, and does nothing any more.
+
+    Only if the crash comes between its end and the report of it nobody is left to write that.
+    """
+    whole = await run(CANCELLED, living=cancelling)
+    assert reasons(whole) == ["cancelled", "cancelled"]
+    audit_tasks(whole.told.logs, CANCELLED)
+    unreported = whole.appends if when == BEFORE else whole.appends - 1
+    for place in range(1, whole.appends + 1):
+        found = await run(CANCELLED, (place, when), living=cancelling)
+        assert found.lives == 2, f"it did not die at append {place}"
+        same = [one == other for one, other in zip(found.told.digests, whole.told.digests, strict=True)]
+        assert same == [place != unreported, True], f"another story after a crash {when} append {place}"
+        assert found.world.asked[f"{CHECKER} dawdle"] <= 2
+
+
+CANCELLED = Story(
+    giving_time,
+    ("Refund order 7.",),
+    {
+        "Refund order 7.": ((LEAD, CHECK),),
+        "Check it.": ((CHECKER, LOOKS), (CHECKER, calls("dawdle", {"seconds": 0}))),
+    },
+    (),
+    tasks=("failed",),
+)
 
 
 # Lives that are too short

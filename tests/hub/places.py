@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from antiphon import Channel, Envelope, Hub, Participant
+from antiphon import EV_TASK_STARTED, Channel, Envelope, Hub, Participant
 from antiphon.core.codec import encode
 from antiphon.core.laws import Fold
 from antiphon.store.memory import MemoryStore
@@ -114,3 +114,10 @@ async def fold_of(hub: Hub, channel_id: str) -> Fold:
 def shown(log: Sequence[Envelope]) -> list[tuple[str, str]]:
     """A log as pairs of sender and the last words of the event type."""
     return [(envelope.sender_id, envelope.event_type.split(".", 1)[1]) for envelope in log]
+
+
+async def logs_from(hub: Hub, channel_id: str) -> list[list[Envelope]]:
+    """The log of a channel, then those of the tasks that were given from it and begun, each before its own."""
+    log, known = await hub.log(channel_id), {row.channel_id for row in await hub.channels()}
+    given = [envelope.event_data["task"] for envelope in log if envelope.event_type == EV_TASK_STARTED]
+    return [log, *[below for task in given if task in known for below in await logs_from(hub, str(task))]]

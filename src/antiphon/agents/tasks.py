@@ -21,7 +21,7 @@ from antiphon.core.errors import TurnFailed, UsageError
 from antiphon.core.events import EV_TEXT
 from antiphon.core.ids import derived_id
 from antiphon.core.instants import Instant
-from antiphon.core.state import Turn
+from antiphon.core.state import State, Turn
 from antiphon.core.words import shown
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class Delegates(Protocol):
 
     async def drop(self, task: Task, reason: str) -> Usage:
         """Stop a task that nobody waits for any more; what it has consumed."""
+        ...
+
+    async def forsaken(self, channel: State) -> bool:
+        """Whether this is the channel of a task that nobody waits for any more. It is stopped then."""
         ...
 
 

@@ -98,6 +98,8 @@ class Turns:
         if turn.owner and not await attempt.takeover(turn.owner):
             attempt.again = after(clock.now(), SECONDS)
             return
+        if turn.epoch and await self._place.delegates.forsaken(live.state):
+            return
         attempts, waits = await self._suspected(live, turn)
         if attempts >= (MOST_WHILE_WAITING if waits else MOST_ATTEMPTS):
             await self._poisoned(live, turn)

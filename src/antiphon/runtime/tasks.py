@@ -84,6 +84,24 @@ class Tasks:
         """Stop a task that nobody waits for any more; what it has consumed."""
         return await self._insisted(lambda: self._dropped(task, reason))
 
+    async def forsaken(self, channel: State) -> bool:
+        """Whether this is the channel of a task that nobody waits for any more. It is stopped then.
+
+        Whoever waited for it has told it so, unless the process ended before that.
+        """
+        desk, given = self._desk, channel.knobs.get(TASK)
+        if not isinstance(given, dict):
+            return False
+        parent, turn_id = str(given.get("parent")), str(given.get("turn"))
+        started_id = derived_id(channel.channel_id, EV_TASK_STARTED, "")
+        started = (await desk.store.find(parent, [started_id])).get(started_id)
+        if started is None or owed_turn((await desk.channels.get(parent)).state, turn_id) is not None:
+            return False
+        by, name = channel.participant_order
+        task = Task(channel.channel_id, parent, turn_id, started.causation_id, by, desk.agents[name], "")
+        desk.spawn(self._cancelled(task), f"end of task {task.task_id}")
+        return True
+
     async def _insisted(self, work: Callable[[], Awaitable[T]]) -> T:
         """What this comes to. Whatever it has done before it is found again."""
         desk = self._desk
