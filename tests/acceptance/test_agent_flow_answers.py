@@ -133,11 +133,12 @@ async def test_output_of_a_sub_agent_is_its_own_if_the_lead_wants_none(hub: Hub)
     assert [request.output for request in asked(support)] == [None, None]
 
 
-async def test_output_is_repaired_once_a_turn_whoever_is_asked(hub: Hub) -> None:
+async def test_output_is_repaired_once_by_whoever_is_asked(hub: Hub) -> None:
     tired = agent("billing", BAD, calls("request_help", {"reason": "no idea"}))
-    support = agent("support", calls("transfer_to_billing"), BAD, agents=[tired], output=Bill)
+    support = agent("support", calls("transfer_to_billing"), BAD, BAD, agents=[tired], output=Bill)
     reply = await support.invoke("what do I owe?", thread_id="t", hub=hub)
     assert (reply.text, reply.agent, reply.stopped) == (BAD, "support", "invalid_output")
+    assert (len(asked(tired)), len(asked(support))) == (2, 3)
     assert await active_in(support, hub) == "support"
 
 

@@ -460,7 +460,7 @@ async def test_the_patcher_adds_steps_exits_and_conditional_branches(hub: Hub) -
 
     support = agent("support", calls("add", {"a": 1, "b": 2}, text="Adding."), tools=[add], patcher=patch)
     reply = await support.invoke("go", hub=hub)
-    assert (reply.text, len(asked(support))) == ("", 1)
+    assert (reply.text, reply.stopped, len(asked(support))) == ("Adding.", None, 1)
 
 
 @pytest.mark.parametrize(

@@ -273,13 +273,23 @@ async def in_discussion(hub: Hub, first: Agent, support: Agent) -> tuple[Partici
 
 @pytest.mark.parametrize("said", ["@billing hello", "dana: @billing hello", "@lead hello"])
 async def test_another_agent_addresses_nobody_in_a_discussion(hub: Hub, said: str) -> None:
-    """Nor does the person before it: what is answered is what the other agent said."""
     support = team()
     _, channel = await in_discussion(hub, agent("planner", said), support)
-    await channel.send("@legal and everybody")
+    await channel.send("everybody")
     await turns_taken(channel, 3)
     assert (await said_in(hub, channel.channel_id))[-1] == ("support", "support here")
     assert channel.state.active == {}
+
+
+@pytest.mark.parametrize("said", ["hello", "@billing hello", "@lead hello"])
+async def test_a_person_addresses_whoever_speaks_later_in_a_discussion(hub: Hub, said: str) -> None:
+    """It is the last thing that a person said since the team last spoke, whatever others have said meanwhile."""
+    support = team()
+    _, channel = await in_discussion(hub, agent("planner", said, said), support)
+    await channel.send("@legal and everybody")
+    await turns_taken(channel, 3)
+    assert (await said_in(hub, channel.channel_id))[-1] == ("support", "legal here")
+    assert channel.state.active == {"support": "support/legal"}
 
 
 async def test_another_agent_does_not_bring_the_lead_back(hub: Hub) -> None:

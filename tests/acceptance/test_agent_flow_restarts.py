@@ -102,7 +102,7 @@ async def test_a_sub_agent_that_is_gone_leaves_the_lead_to_answer_and_that_is_re
     async with opened(url) as hub:
         assert await active_in(second, hub) == "support"
         [warning] = await log_of(second, hub, "antiphon.agent.warned")
-        assert warning.event_data["message"] == "'support' answers itself"
+        assert warning.event_data["message"] == "it answered last, and is no longer in the team; support answers itself"
 
 
 async def test_a_sub_agent_that_has_moved_is_gone_from_where_it_was(url: str) -> None:

@@ -363,12 +363,12 @@ def test_a_turn_by_a_changed_table(patcher: Patcher, replies: list[Reply], trace
 @pytest.mark.parametrize(
     ("name", "replies", "trace", "said"),
     [
-        ("render_system_prompt", [], ["enter ann"], Said("")),
-        ("current_active_agent", [], ["enter ann"], Said("")),
-        ("continue_conversation", [], ["enter ann"], Said("")),
+        ("render_system_prompt", [], ["enter ann"], Said("", "empty_reply")),
+        ("current_active_agent", [], ["enter ann"], Said("", "empty_reply")),
+        ("continue_conversation", [], ["enter ann"], Said("", "empty_reply")),
         ("call_model", [says("So.")], ASKED, Said("So.")),
-        ("call_model", [LOOK], ASKED, Said("")),
-        ("call_tools", [LOOK], [*ASKED, "look"], Said("", tools=("look",))),
+        ("call_model", [LOOK], ASKED, Said("", "empty_reply")),
+        ("call_tools", [LOOK], [*ASKED, "look"], Said("", "empty_reply", tools=("look",))),
     ],
 )
 def test_a_branch_to_the_end_from_every_step(name: str, replies: list[Reply], trace: list[str], said: Said) -> None:

@@ -98,7 +98,11 @@ SEATS = [{"name": "ada", "kind": "agent"}, {"name": "ben", "kind": "human"}]
             "0: asked for pay",
         ),
         (by_hub(EV_CALL_FINISHED, turn="7/ada", index=0, result={"text": "Hi.", "calls": []}), "0: answered Hi."),
-        (by_hub(EV_CALL_FINISHED, turn="7/ada", index=0, result={}), "0: answered nothing"),
+        (by_hub(EV_CALL_FINISHED, turn="7/ada", index=0, result={}), "0: changed nothing"),
+        (
+            by_hub(EV_CALL_FINISHED, turn="7/ada", index=0, result={"system": "x", "notes": {}}),
+            "0: changed notes, system",
+        ),
         (
             by_hub(EV_CALL_FINISHED, turn="7/ada", index=1, result={"returned": {"text": "paid"}}, by="dana"),
             "1: returned paid, says dana",

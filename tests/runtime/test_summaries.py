@@ -323,9 +323,9 @@ async def test_members_of_a_team_have_their_own_memories(hub: Hub) -> None:
     await talk(lead, hub, range(5, 6))
     assert below.texts(0) == ["[What the 5 messages before came to]\nbilling 1: up to q3", "a3", "@billing"]
     assert below.texts(1) == [*below.texts(0), "abilling", "q5"]
-    assert [given[-1] for given in mine.given] == ["a1", "a2", "a3", "abilling"]
+    assert [given[-1] for given in mine.given] == ["a1", "a2"]
     assert [len(given) for given in its.given] == [5]
-    assert await summaries(hub, lead) == ["", "", "", "support/billing", ""]
+    assert await summaries(hub, lead) == ["", "", "support/billing"]
 
 
 async def test_members_without_a_memory_share_the_summaries_of_their_lead(hub: Hub) -> None:

@@ -211,15 +211,18 @@ async def test_a_task_has_ten_minutes_or_the_time_it_is_given(
     assert await ends(hub, channel.channel_id) == [expected]
 
 
-async def test_a_turn_that_takes_too_long_takes_its_task_along(hub: Hub, clock: ManualClock) -> None:
+async def test_a_turn_waits_as_long_as_its_task_may_take(hub: Hub, clock: ManualClock) -> None:
     model = Never()
     boss = giver(asking_for(Agent("worker", model=model, limits=Limits(model_seconds=None)), ttl=3600))
     asked = asyncio.create_task(boss.invoke("go", thread_id="t", hub=hub))
     await soon(model.asked.wait())
-    await clock.advance(600)
-    with pytest.raises(TurnFailed, match="deadline"):
-        await soon(asked)
     channel = await boss.channel("t", hub)
+    await clock.advance(3599)
+    await turns(20)
+    assert (len(channel.state.owed), len(channel.state.tasks)) == (1, 1), "the task has its own time"
+    await channel.cancel()
+    with pytest.raises(TurnFailed, match="cancelled"):
+        await soon(asked)
     await soon(model.stopped.wait())
     await until_told(hub, channel.channel_id, 1)
     assert await ends(hub, channel.channel_id) == ["cancelled"]

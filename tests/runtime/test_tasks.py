@@ -36,6 +36,7 @@ from antiphon import (
     tool,
 )
 from antiphon.agents.tool import Tool
+from antiphon.core.instants import seconds_between
 from antiphon.runtime.tasks import DEEPEST
 from antiphon.testing import ManualClock
 from tests.hub.gates import soon, turns
@@ -86,8 +87,10 @@ async def test_what_is_recorded_where_a_task_is_given(anywhere: Hub) -> None:
     assert (message.sender_id, message.event_type) == ("user", EV_TEXT)
     about = {"task": "t1", "agent": "researcher", "by": "boss", "turn": "6/boss"}
     usage = {"input_tokens": 11, "output_tokens": 22}
-    assert await of_tasks(anywhere, reply.channel_id) == [
-        ("started", about),
+    (_, started), *rest = await of_tasks(anywhere, reply.channel_id)
+    assert started == {**about, "until": started["until"]}
+    assert seconds_between(log[10].created_at, str(started["until"])) == pytest.approx(600, abs=5)
+    assert rest == [
         ("progress", {**about, "tool": "look", "who": "researcher"}),
         ("completed", {**about, "usage": usage, "stopped": None}),
     ]

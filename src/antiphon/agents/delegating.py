@@ -22,6 +22,13 @@ def delegate(agent: Declaration, *, name: str | None = None, ttl: float | None =
     if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0):
         raise UsageError(f"ttl of tasks for {agent.name!r} is {shown(ttl)}; give seconds above 0, or None")
 
+    known: dict[tuple[str | None, float | None], Tool] = agent.__dict__.setdefault("_delegations", {})
+    if (name, ttl) not in known:  # the same each time, so that an agent made again is the same agent
+        known[name, ttl] = _made(agent, name, ttl)
+    return known[name, ttl]
+
+
+def _made(agent: Declaration, name: str | None, ttl: float | None) -> Tool:
     async def work(task: str, channel: TurnChannel) -> str:
         reply = await channel.delegate(agent, task, ttl=ttl)
         return reply.text if reply.stopped is None else f"{reply.text}\n[It was stopped: {reply.stopped}]".strip()

@@ -1,6 +1,7 @@
 """Which handoff of a message counts.
 
-Rule 1: at most one does: the first that is possible. The others are told why not, so that every call has a result.
+Rule 1: at most one does: the first that is possible, and none beside a `Finish`. The others are told why not, so that
+        every call has a result.
 Rule 2: the decision is the same whoever takes it and how often: whoever records results takes it before they are
         recorded, so that everybody is told what the model is told; the loop takes it for itself.
 """
@@ -39,12 +40,15 @@ class Settled(msgspec.Struct, frozen=True):
 def settled(team: Team, path: Path, results: Sequence[Returned], *, hops: int, refusal: Refusal) -> Settled:
     """Let one handoff stand, and decline the rest."""
     member, kept = team.members[path], list(results)
+    if any(result.finish is not None for result in results):
+        return Settled(tuple(_ignored(result, "it is finished") for result in results))
     for number, result in enumerate(results):
         if result.target is None:
             continue
         declined = _declined(team, member, result, hops=hops, refusal=refusal)
         if declined is None:
-            rest = (_ignored(later, result) for later in results[number + 1 :])
+            why = f"the turn goes to {result.target}"
+            rest = (_ignored(later, why) for later in results[number + 1 :])
             return Settled((*kept[: number + 1], *rest), member.reach.get(result.target))
         kept[number] = declined
     return Settled(tuple(kept))
@@ -61,8 +65,8 @@ def _declined(team: Team, member: Member, result: Returned, *, hops: int, refusa
     return None if why_not is None else _told(result, why_not, IMPOSSIBLE)
 
 
-def _ignored(result: Returned, taken: Returned) -> Returned:
-    return result if result.target is None else _told(result, f"Ignored: the turn goes to {taken.target}.", IGNORED)
+def _ignored(result: Returned, why: str) -> Returned:
+    return result if result.target is None else _told(result, f"Ignored: {why}.", IGNORED)
 
 
 def _told(result: Returned, why: str, declined: str) -> Returned:

@@ -9,8 +9,8 @@ Rule 3: a turn is shown what was said before it was assigned, whenever it is run
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ class History:
         """How many characters there are in all messages."""
         self._places: list[int] = []
         self._messages: list[Message] = []
+        self._speakers: list[str] = []
         self._digests: list[bytes] = []
         self._voices: dict[str, Voice] = {}
         """Who said what, by the envelope."""
@@ -56,7 +57,7 @@ class History:
             message = message_of(envelope, self.reader, named=self.named)
             if message is not None:
                 self._voices[envelope.envelope_id] = Voice(envelope.sequence, envelope.sender_id, envelope.created_at)
-                self._put(self._place_of(envelope), message)
+                self._put(self._place_of(envelope), message, envelope.sender_id)
             elif envelope.event_type == EV_CALL_FINISHED:
                 self._sum_up(envelope)
 
@@ -75,10 +76,16 @@ class History:
         """Who said what is in this envelope; None if the reader was told nothing of it."""
         return self._voices.get(envelope_id or "")
 
-    def text_of(self, voice: Voice) -> str:
-        """What somebody else said, without the name before it."""
-        text = self._messages[bisect_left(self._places, voice.sequence)].text
-        return text.removeprefix(f"{voice.speaker}: ") if self.named else text
+    def heard(self, sequence: int, people: Container[str]) -> str | None:
+        """The last thing that a person said before this place, and since the reader last spoke; None if nothing."""
+        for at in reversed(range(bisect_right(self._places, sequence))):
+            speaker = self._speakers[at]
+            if speaker == self.reader:
+                return None
+            if speaker in people:
+                text = self._messages[at].text
+                return text.removeprefix(f"{speaker}: ") if self.named else text
+        return None
 
     def _place_of(self, envelope: Envelope) -> int:
         if envelope.sender_id != self.reader:
@@ -93,11 +100,12 @@ class History:
             with suppress(Malformed):  # a tool may have returned something of that name
                 self._summaries.append((_standing(str(turn)), as_type(made, Summary)))
 
-    def _put(self, place: int, message: Message) -> None:
+    def _put(self, place: int, message: Message, speaker: str) -> None:
         self.size += len(message.text)
         at = bisect_right(self._places, place)
         self._places.insert(at, place)
         self._messages.insert(at, message)
+        self._speakers.insert(at, speaker)
         self._digests.insert(at, b"")
         before = self._digests[at - 1] if at else START
         for later in range(at, len(self._messages)):

@@ -17,7 +17,7 @@ import msgspec
 from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.progress import Changes, Path, Progress, changed
 from antiphon.agents.results import Handoff
-from antiphon.agents.routine import MAX_STEPS, judged
+from antiphon.agents.routine import EMPTY_REPLY, MAX_STEPS, judged
 from antiphon.agents.scene import Manner, Scene
 from antiphon.agents.steps import Step
 from antiphon.agents.team import Team
@@ -59,7 +59,7 @@ def take_turn(team: Team, progress: Progress, manner: Manner) -> Turning:
         elif (following := member.steps.following(step, progress)) is not None:
             step = following
         else:
-            return said_by(judged(team, progress))
+            return said_by(judged(team, _with_words(progress)))
     text = progress.partial if progress.answer is None else progress.answer
     return said_by(msgspec.structs.replace(progress, answer=text, stopped=progress.stopped or MAX_STEPS))
 
@@ -73,10 +73,19 @@ def _taken(step: Step, scene: Scene, progress: Progress) -> Generator[Wanted, Gi
     changes = yield wanted
     assert isinstance(changes, Changes), "a step is answered by what it changes"
     after = changed(progress, changes)
+    if after.answer is None:  # whoever takes the answer away takes away all that the turn would have ended with
+        after = msgspec.structs.replace(after, handoff=None, finish=None, stopped=None)
     found_by = step.name if progress.answer is None else progress.found_by
     return msgspec.structs.replace(
         after, index=progress.index + wanted.waits, found_by=found_by if after.answer is not None else ""
     )
+
+
+def _with_words(progress: Progress) -> Progress:
+    """A turn that was led to its end before anybody had answered says what there is, and that it may be nothing."""
+    if progress.answer is not None:
+        return progress
+    return msgspec.structs.replace(progress, answer=progress.partial, stopped=None if progress.partial else EMPTY_REPLY)
 
 
 def said_by(progress: Progress) -> Said:

@@ -36,13 +36,22 @@ Results = tuple[Returned, ...]
 
 
 def render_system_prompt(scene: Scene, progress: Progress) -> Working:
-    """Find out what the active agent is told, and shown of what was said before."""
+    """Find out what the active agent is told, and shown of what was said before; unless another one is to answer."""
+    if _goes_elsewhere(scene, progress):
+        return progress
     entered = yield Enter(progress.index, progress.path)
     assert isinstance(entered, Entered), "who enters is told and shown something"
     if entered.summarised is not None:
         usage = progress.usage + entered.summarised.usage
         progress = replace(progress, index=progress.index + 1, usage=usage)
     return replace(progress, system=entered.system, history=entered.history, past=entered.past)
+
+
+def _goes_elsewhere(scene: Scene, progress: Progress) -> bool:
+    """Whether the turn is about to be routed to somebody else, so that nobody would read this prompt."""
+    if progress.routed or scene.team.route(progress.heard, progress.stored) == scene.member.path:
+        return False
+    return scene.member.steps.step("current_active_agent").work is current_active_agent
 
 
 def current_active_agent(scene: Scene, progress: Progress) -> Progress:
@@ -52,7 +61,7 @@ def current_active_agent(scene: Scene, progress: Progress) -> Progress:
         progress = replace(progress, routed=True, path=place)
         if place != scene.member.path:
             return progress
-    system = preceded(progress.system, progress.lead, helps=scene.member.helps)
+    system = preceded(progress.system, progress.lead, helps=scene.member.helps and scene.member.calls_tools)
     if scene.member.dated:
         system = dated(system, scene.manner.date)
     return progress if system == progress.system else replace(progress, system=system)
@@ -83,6 +92,8 @@ def call_model(scene: Scene, progress: Progress) -> Working:
         return _stopped(progress, MAX_MODEL_CALLS)
     reply = yield AskModel(progress.index, _request(scene, progress), progress.path)
     assert isinstance(reply, Reply), "a model is answered by a reply"
+    if not scene.member.calls_tools:  # it was told of none
+        reply = Reply(reply.text, (), reply.usage)
     progress = replace(
         progress,
         reply=reply,
@@ -113,7 +124,7 @@ def call_tools(scene: Scene, progress: Progress) -> Working:
         return ended
     progress = replace(progress, reply=None, exchange=progress.exchange + _exchanged(reply, one.results))
     if one.place is not None:
-        return replace(progress, path=one.place, routed=True, hops=hops + 1)
+        return replace(progress, path=one.place, routed=True, hops=hops + 1, repairs=0)
     if one.at_limit and progress.refused:
         return _stopped(progress, MAX_HANDOFFS)
     return replace(progress, refused=progress.refused + one.at_limit)

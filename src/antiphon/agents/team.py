@@ -7,6 +7,7 @@ Rule 2: a team is checked when its agent is made: nothing about it is found out 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +28,8 @@ from antiphon.core.words import shown
 if TYPE_CHECKING:
     from antiphon.agents.declaration import Declaration
 
+MOST_PLACES = 1000
+"""How many places a team may have. Agents that share others have many."""
 LEAD = "lead"
 """How whoever was asked can always be addressed."""
 
@@ -99,10 +102,11 @@ class Team(msgspec.Struct, frozen=True):
     def route(self, heard: str | None, stored: Path) -> Path:
         """Who handles a turn: whom a person addresses, then whoever answered last, then whoever is asked."""
         addressed = mentioned(heard) if heard is not None else None
-        if addressed is not None and addressed in self.names:
-            return self.names[addressed]
         last = (*self.root, *stored)
-        return last if last in self.members else self.root
+        last = last if last in self.members else self.root
+        if addressed is None or addressed not in self.names or addressed == last[-1].lower():
+            return last
+        return self.names[addressed]
 
     def meant(self, heard: str) -> str:
         """What a person said, without the name that it is addressed to."""
@@ -116,7 +120,11 @@ class Team(msgspec.Struct, frozen=True):
 
 def team_of(agent: Declaration) -> Team:
     """The team of an agent; `UsageError` if two of it could be taken for each other."""
-    members = {member.path: member for member in _members(agent, ())}
+    members = {member.path: member for member in islice(_members(agent, ()), MOST_PLACES + 1)}
+    if len(members) > MOST_PLACES:
+        raise UsageError(
+            f"the team of {agent.name!r} has more than {MOST_PLACES} places; let fewer agents share others"
+        )
     names: dict[str, Path] = {}
     for path in sorted(members, key=len):
         names.setdefault(path[-1].lower(), path)

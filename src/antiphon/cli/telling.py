@@ -65,8 +65,15 @@ def is_speech(envelope: Envelope) -> bool:
 
 def told(envelope: Envelope) -> str:
     """What the envelope says."""
-    said = _said(event_of(envelope)) or _managed(envelope) or _plain(envelope)
-    return f"{_aside(envelope)}{said}"
+    said = _said(event_of(envelope)) or _managed(envelope) or ("" if is_speech(envelope) else _plain(envelope))
+    return f"{_aside(envelope)}{said}{_stopped(envelope.event_data)}".strip()
+
+
+def _stopped(data: Json) -> str:
+    """The limit that ended a turn with what there was, or a task."""
+    routing = data.get("routing")
+    limit = data.get("stopped") or (routing.get("stopped") if isinstance(routing, dict) else None)
+    return f" [stopped: {limit}]" if isinstance(limit, str) else ""
 
 
 def colour_of(name: str, names: list[str]) -> str:
@@ -193,6 +200,8 @@ def _outcome(result: Json) -> str:
     summary = result.get("summary")
     if isinstance(summary, dict):
         return f"summed up {summary.get('count')} messages: {summary.get('text')}"
+    if "calls" not in result:
+        return f"changed {_names(sorted(name for name in result if name != 'gone'))}" if result else "changed nothing"
     wanted = result.get("calls")
     names = [str(call.get("name")) for call in wanted if isinstance(call, dict)] if isinstance(wanted, list) else []
     said = [f"answered {result.get('text')}"] if result.get("text") else []

@@ -257,14 +257,17 @@ class CallConflicted(msgspec.Struct, frozen=True):
     asked: str
 
 
-class AgentWarned(msgspec.Struct, frozen=True):
-    """A turn goes on although something about its agent is not as it should be."""
+class TaskGiven(msgspec.Struct, frozen=True):
+    """A turn has given somebody a task, and waits for it until then at the longest."""
 
-    turn: str
-    agent: str
-    code: str
-    """A stable word to branch on."""
-    message: str
+    task: str
+    until: str = ""
+
+
+class TaskOver(msgspec.Struct, frozen=True):
+    """A task was reported on, or came to nothing."""
+
+    task: str
 
 
 class Forked(msgspec.Struct, frozen=True):
@@ -325,6 +328,8 @@ Event = (
     | CallDoubted
     | CallCleared
     | CallConflicted
+    | TaskGiven
+    | TaskOver
     | Forked
     | Expired
     | Closed
@@ -350,6 +355,10 @@ _SHAPES: dict[str, type[Event]] = {
     EV_CALL_DOUBTED: CallDoubted,
     EV_CALL_CLEARED: CallCleared,
     EV_CALL_CONFLICTED: CallConflicted,
+    EV_TASK_STARTED: TaskGiven,
+    EV_TASK_COMPLETED: TaskOver,
+    EV_TASK_FAILED: TaskOver,
+    EV_TASK_EXPIRED: TaskOver,
     EV_CHANNEL_FORKED: Forked,
     EV_CHANNEL_EXPIRED: Expired,
     EV_CHANNEL_CLOSED: Closed,

@@ -41,6 +41,8 @@ from antiphon.core.events import (
     Rejected,
     Released,
     Routing,
+    TaskGiven,
+    TaskOver,
     Text,
     event_of,
 )
@@ -245,8 +247,17 @@ def _worked(state: State, event: Event) -> State | None:
             )
         case Failed(turn=turn_id):
             return _without(state, turn_id, state.updated_at)
+        case TaskGiven(task=task, until=until):
+            return replace(state, tasks={**state.tasks, task: until})
+        case TaskOver(task=task) if task in state.tasks:
+            return _with_time(state, {each: until for each, until in state.tasks.items() if each != task})
         case _:
             return None
+
+
+def _with_time(state: State, tasks: dict[str, Instant]) -> State:
+    """The state when a task is over. A turn that has waited for the last one has its whole time again."""
+    return replace(state, tasks=tasks, assigned_at=state.assigned_at if tasks else state.updated_at)
 
 
 def _claimed(turn: Turn, epoch: int, owner: str) -> Turn:
@@ -277,7 +288,8 @@ def _without(state: State, turn_id: str, at: Instant) -> State:
     others = (name for name in state.speakers if name not in gone)
     speakers = tuple(dict.fromkeys((*others, *(turn.speaker for turn in owed))))
     next_one = bool(owed) and owed[0] is not state.owed[0]
-    return replace(state, owed=owed, speakers=speakers, assigned_at=at if next_one else state.assigned_at)
+    since, tasks = at if next_one else state.assigned_at, state.tasks if owed else {}
+    return replace(state, owed=owed, speakers=speakers, assigned_at=since, tasks=tasks)
 
 
 def merged(state: State, updates: ContextSet) -> State:

@@ -83,6 +83,8 @@ class State(msgspec.Struct, frozen=True):
     interjected: bool = False
     """Whether the last thing said was said out of turn, by somebody who may."""
     context_vars: Json = msgspec.field(default_factory=dict)
+    tasks: dict[str, Instant] = msgspec.field(default_factory=dict)
+    """The tasks that turns wait for, and until when at the longest."""
     active: dict[str, str] = msgspec.field(default_factory=dict)
     """Who answers for an agent that has a team, if not the agent itself: `support` to `support/billing`."""
     heard: int = 0

@@ -76,10 +76,9 @@ def packet_of(live: LiveChannel, said: Said, context: ContextSet, *, who: str) -
 
 def beginning(state: State, turn: Turn, history: History) -> Progress:
     """How a turn begins: who is asked, who answered last, and what a person said that is to be answered."""
-    name, voice = turn.speaker, history.voice(turn.cause)
-    by_person = voice is not None and state.participants.get(voice.speaker) == "human"
-    heard = history.text_of(voice) if voice is not None and by_person else None
-    return Progress((name,), heard, read_path(state.active.get(name, ""))[1:])
+    name = turn.speaker
+    people = frozenset(who for who, kind in state.participants.items() if kind == "human")
+    return Progress((name,), history.heard(turn.sequence, people), read_path(state.active.get(name, ""))[1:])
 
 
 def day_of(state: State, turn: Turn, history: History) -> str:

@@ -25,7 +25,6 @@ from antiphon.core.events import (
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
     EV_TURN_CLAIMED,
-    AgentWarned,
     CallConflicted,
     CallFailed,
     CallFinished,
@@ -40,6 +39,16 @@ from antiphon.hub.feed import Feed
 
 TASK_GOES_ON = frozenset({EV_TASK_STARTED, EV_TASK_PROGRESS})
 TASK_ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
+
+
+class AgentWarned(msgspec.Struct, frozen=True):
+    """A turn goes on although something about its agent is not as it should be."""
+
+    turn: str
+    agent: str
+    code: str
+    """A stable word to branch on."""
+    message: str
 
 
 class Failing(Exception):

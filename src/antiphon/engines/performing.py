@@ -150,6 +150,7 @@ class Performance:
             given = wanted.function(wanted.progress)
             return await given if wanted.waits and isawaitable(given) else given
 
+        before = wanted.progress.detached()  # what it is given it may change in place
         try:
             after = await contained(run())
         except Exception as error:
@@ -162,7 +163,7 @@ class Performance:
         if not isinstance(after, Progress):
             raise Failing("step_error", f"{wanted.name}: it returned {type(after).__name__}, not the progress, or None")
         _check_yours(wanted, after)
-        return changes_between(wanted.progress, after)
+        return changes_between(before, after)
 
 
 def digest_of_request(request: Request) -> str:

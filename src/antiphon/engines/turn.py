@@ -46,6 +46,7 @@ from antiphon.hub.live import LiveChannel
 
 log = logging.getLogger("antiphon.engine")
 
+GONE = "it answered last, and is no longer in the team; {} answers itself"
 MOST_ATTEMPTS = 3
 """How often a turn may end its process before any of its calls has returned."""
 MOST_WHILE_WAITING = 10 * MOST_ATTEMPTS
@@ -184,7 +185,7 @@ class Turns:
         manner = Manner(refusal, day_of(live.state, turn, history))
         progress = beginning(live.state, turn, history)
         if progress.stored and (agent.name, *progress.stored) not in agent.team.members:
-            book.warn("active_agent_gone", (agent.name, *progress.stored), f"{agent.name!r} answers itself")
+            book.warn("active_agent_gone", (agent.name, *progress.stored), GONE.format(agent.name))
         return await drive(take_turn(agent.team, progress, manner), performance.perform), performance
 
     async def _entries(self, live: LiveChannel, turn: Turn) -> list[Envelope]:

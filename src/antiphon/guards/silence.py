@@ -126,14 +126,14 @@ def _silence(memory: Awaited, state: State) -> tuple[Instant, str]:
 
 
 def _rebased(since: Instant, state: State) -> Instant:
-    """Time that a turn spent waiting for a person does not count: it is owed from when that was over."""
-    return max(since, state.assigned_at) if state.owed else since
+    """Time that a turn spent waiting for a person or a task does not count: it is owed from when that was over."""
+    return max(since, state.assigned_at, *state.tasks.values()) if state.owed else since
 
 
 def _turn(memory: Awaited, state: State) -> tuple[Instant, str]:
     if state.status != "active" or all(state.participants.get(name) == "human" for name in state.speakers):
         return IDLE
-    return state.assigned_at, state.assigned_at
+    return _rebased(state.assigned_at, state), state.assigned_at
 
 
 CLOCKS: dict[str, Clock] = {

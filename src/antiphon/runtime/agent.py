@@ -19,7 +19,7 @@ from antiphon.runtime.default import default_hub
 from antiphon.runtime.events import AgentEvent, FinalStateEvent, TokenEvent
 from antiphon.runtime.hub import Hub, Opening
 from antiphon.runtime.invoking import channel_of, check_runs, events_of
-from antiphon.runtime.told import Told, value_of
+from antiphon.runtime.told import Told, reply_of
 
 
 class StreamOptions(TypedDict, total=False):
@@ -55,8 +55,7 @@ class Agent(Declaration):
             assert final is not None, "the last event is the final one"
             if final.stopped is not None and final.stopped not in LIMITS:
                 raise TurnFailed(final.stopped, channel.channel_id, final.detail)
-            output = value_of(self, told.path, final)
-            return AgentReply(final.text, final.agent, final.stopped, final.usage, channel.channel_id, output)
+            return reply_of(self, told.path, final)
 
     async def channel(self, thread_id: str, hub: Hub) -> Channel:
         """The channel of a thread, as its user holds it: to look at, to cancel a turn, to settle a call in doubt."""

@@ -33,7 +33,7 @@ from antiphon.core.events import (
     data_of,
 )
 from antiphon.core.ids import derived_id
-from antiphon.core.instants import after
+from antiphon.core.instants import Instant, after
 from antiphon.core.state import State
 from antiphon.core.step import record, said_by_hub
 from antiphon.core.turns import owed_turn
@@ -44,7 +44,7 @@ from antiphon.runtime.hub import Hub
 from antiphon.runtime.invoking import seat_agent
 from antiphon.runtime.participant import checked_ttl
 from antiphon.runtime.reading import grown
-from antiphon.runtime.told import IN_DOUBT, Told, value_of
+from antiphon.runtime.told import IN_DOUBT, Told, reply_of
 
 T = TypeVar("T")
 
@@ -59,6 +59,8 @@ END = "end"
 """What the ends of a task are known by: there is one."""
 IN_ITS_OWN_TIME: Json = {"name": "reply_within", "seconds": 0, "handler": "auto_close"}
 """What is expected of a task that has a time to live: nothing else."""
+REPLY_WITHIN = 600.0
+"""For how many seconds a task without a time to live is waited for, as `consulting` expects."""
 RETRY = 1.0
 """After how many seconds something is tried again that the store could not do."""
 
@@ -125,7 +127,7 @@ class Tasks:
             raise UsageError(f"{DEEPEST} tasks stand inside each other already, the limit; do it without another")
         await self._check(task)
         report = _Report(desk, parent, task)
-        await report.write(EV_TASK_STARTED, {})
+        await report.start(after(desk.clock.now(), task.ttl or REPLY_WITHIN))
         child = await self._child(task, depth)
         if await _said_first(child) != task.text:
             await self._dropped(task, "conflict")
@@ -139,11 +141,11 @@ class Tasks:
     async def _dropped(self, task: Task, reason: str) -> Usage:
         desk = self._desk
         report = _Report(desk, await desk.live(task.parent), task)
-        await report.write(EV_TASK_STARTED, {})
+        await report.start(desk.clock.now())
         try:
             child = await desk.live(task.task_id)
         except UnknownChannel:  # it had not come so far
-            await report.end(EV_TASK_FAILED, {"usage": data_of(NO_USAGE), "reason": reason})
+            await report.once(EV_TASK_FAILED, {"usage": data_of(NO_USAGE), "reason": reason})
             return NO_USAGE
         await desk.end(child, reason, task.by)
         told = Told(task.agent.name, lambda: child.state)
@@ -208,8 +210,12 @@ class _Report:
             draft=draft,
         )
 
-    async def end(self, event_type: str, data: Json) -> None:
-        """Record how the task ended, unless that is known."""
+    async def start(self, until: Instant) -> None:
+        """Record that the task was given, and until when it is waited for, unless that is known."""
+        await self.once(EV_TASK_STARTED, {"until": until})
+
+    async def once(self, event_type: str, data: Json) -> None:
+        """Record something that happens once, unless it is known."""
         try:
             await self.write(event_type, data)
         except Denied as denied:
@@ -220,12 +226,11 @@ class _Report:
         """Record how the task ended, and say what it came to."""
         usage, channel_id = data_of(final.usage), final.channel_id
         if final.stopped is None or final.stopped in LIMITS:
-            await self.end(EV_TASK_COMPLETED, {"usage": usage, "stopped": final.stopped})
-            output = value_of(self._task.agent, told.path, final)
-            return Reported(AgentReply(final.text, final.agent, final.stopped, final.usage, channel_id, output))
+            await self.once(EV_TASK_COMPLETED, {"usage": usage, "stopped": final.stopped})
+            return Reported(reply_of(self._task.agent, told.path, final))
         reason = final.detail if final.stopped == "channel_closed" else final.stopped
         expired = reason == "expired"
-        await self.end(EV_TASK_EXPIRED if expired else EV_TASK_FAILED, {"usage": usage, "reason": reason})
+        await self.once(EV_TASK_EXPIRED if expired else EV_TASK_FAILED, {"usage": usage, "reason": reason})
         reply = AgentReply("", final.agent, reason, final.usage, channel_id)
         detail = told.doubt if reason == IN_DOUBT else final.detail
         failure = TurnFailed(reason, detail="" if reason == detail else detail)

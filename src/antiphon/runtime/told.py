@@ -7,6 +7,8 @@ from collections.abc import Callable
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.progress import Path
+from antiphon.agents.results import AgentReply
+from antiphon.agents.routine import INVALID_OUTPUT
 from antiphon.agents.team import read_path
 from antiphon.core.codec import as_type
 from antiphon.core.envelope import Envelope
@@ -148,12 +150,18 @@ class Told:
         return f"{self.turn_id}/{index}"
 
 
-def value_of(agent: Declaration, path: Path, final: FinalStateEvent) -> object:
-    """The answer as the value it stands for; None if it need not stand for any."""
+def reply_of(agent: Declaration, path: Path, final: FinalStateEvent) -> AgentReply:
+    """What an agent that was asked came to. An answer of another time may not be what is wanted now."""
     team = agent.team
     place = (*team.root, *path)
     output = team.output_at(place if place in team.members else team.root)
-    return None if output is None or final.stopped is not None else output.read(final.text)
+    value, stopped = None, final.stopped
+    if output is not None and stopped is None:
+        try:
+            value = output.read(final.text)
+        except ValueError:
+            stopped = INVALID_OUTPUT
+    return AgentReply(final.text, final.agent, stopped, final.usage, final.channel_id, value)
 
 
 def _usage_of(event: CallFinished | CallFailed) -> Usage:

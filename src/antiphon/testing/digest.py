@@ -31,7 +31,7 @@ from antiphon.core.events import (
     Json,
 )
 
-UNTOLD = frozenset({"mark", "delta_ms"})
+UNTOLD = frozenset({"mark", "delta_ms", "until"})
 """Data that only says when something was."""
 ATTEMPTS = frozenset({EV_TURN_CLAIMED, EV_TURN_RELEASED})
 CALLS = frozenset({EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_DOUBTED, EV_CALL_CLEARED})
