@@ -132,24 +132,6 @@ async def quick(request: Request) -> Reply:
     return says(ANSWER) if request.exchange else calls(TOOL, ARGUMENTS)
 
 
-async def turns(want: Asked) -> None:
-    """So many turns on one thread, and one before that does not count."""
-    hub = await opened(want.store, want.folder)
-    agent = Agent("clerk", model=quick, system_prompt=PROMPT, tools=[look_up])
-
-    async def turn(number: int) -> None:
-        reply = await agent.invoke(question(number), thread_id="one", hub=hub)
-        assert reply.text == ANSWER
-
-    await turn(0)
-    watch = Stopwatch()
-    for number in range(1, want.count + 1):
-        await turn(number)
-    watch.stop()
-    await hub.close()
-    watch.tell(want.count, stored=size_of(want.folder))
-
-
 async def hands_over(request: Request) -> Reply:
     return calls(f"transfer_to_{EXPERT}")
 
@@ -158,15 +140,13 @@ async def answers(request: Request) -> Reply:
     return says(ANSWER)
 
 
-async def handovers(want: Asked) -> None:
-    """So many turns on one thread, each of them handed over once, and one before that does not count."""
+async def taken(want: Asked, agent: Agent, *, last: str, before: str = "") -> None:
+    """So many turns on one thread, which this one of the team ends, and one before that does not count."""
     hub = await opened(want.store, want.folder)
-    expert = Agent(EXPERT, model=answers, system_prompt=PROMPT)
-    lead = Agent("clerk", model=hands_over, system_prompt=PROMPT, agents=[expert])
 
     async def turn(number: int) -> None:
-        reply = await lead.invoke(f"@lead {question(number)}", thread_id="one", hub=hub)
-        assert (reply.text, reply.agent) == (ANSWER, EXPERT)
+        reply = await agent.invoke(f"{before}{question(number)}", thread_id="one", hub=hub)
+        assert (reply.text, reply.agent) == (ANSWER, last)
 
     await turn(0)
     watch = Stopwatch()
@@ -175,6 +155,18 @@ async def handovers(want: Asked) -> None:
     watch.stop()
     await hub.close()
     watch.tell(want.count, stored=size_of(want.folder))
+
+
+async def turns(want: Asked) -> None:
+    """A question, a call of the tool, the answer."""
+    await taken(want, Agent("clerk", model=quick, system_prompt=PROMPT, tools=[look_up]), last="clerk")
+
+
+async def handovers(want: Asked) -> None:
+    """A question, a handover, the answer."""
+    expert = Agent(EXPERT, model=answers, system_prompt=PROMPT)
+    lead = Agent("clerk", model=hands_over, system_prompt=PROMPT, agents=[expert])
+    await taken(want, lead, last=EXPERT, before="@lead ")
 
 
 async def robin(want: Asked) -> None:

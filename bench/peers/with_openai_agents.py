@@ -75,15 +75,13 @@ class Answers(Quick):
         return ModelResponse([self._answer()], Usage(), None)
 
 
-async def handovers(want: Asked) -> None:
-    """So many turns in one session, each of them handed over once, and one before that does not count."""
-    expert = Agent(EXPERT, instructions=PROMPT, model=Answers())
-    lead = Agent("clerk", instructions=PROMPT, model=HandsOver(), handoffs=[expert])
+async def taken(want: Asked, agent: Agent, last: str) -> None:
+    """So many turns in one session, which this agent ends, and one before that does not count."""
     session = SQLiteSession("one", ":memory:" if want.store == "memory" else want.folder / "session.db")
 
     async def turn(number: int) -> None:
-        result = await Runner.run(lead, question(number), session=session, run_config=QUIET)
-        assert (result.final_output, result.last_agent.name) == (ANSWER, EXPERT)
+        result = await Runner.run(agent, question(number), session=session, run_config=QUIET)
+        assert (result.final_output, result.last_agent.name) == (ANSWER, last)
 
     await turn(0)
     watch = Stopwatch()
@@ -96,22 +94,14 @@ async def handovers(want: Asked) -> None:
 
 
 async def turns(want: Asked) -> None:
-    """So many turns in one session, and one before that does not count."""
-    agent = Agent("clerk", instructions=PROMPT, model=Quick(), tools=[look_up])
-    session = SQLiteSession("one", ":memory:" if want.store == "memory" else want.folder / "session.db")
+    """A question, a call of the tool, the answer."""
+    await taken(want, Agent("clerk", instructions=PROMPT, model=Quick(), tools=[look_up]), "clerk")
 
-    async def turn(number: int) -> None:
-        result = await Runner.run(agent, question(number), session=session, run_config=QUIET)
-        assert result.final_output == ANSWER
 
-    await turn(0)
-    watch = Stopwatch()
-    for number in range(1, want.count + 1):
-        await turn(number)
-    watch.stop()
-    assert len(await session.get_items()) == MESSAGES * (want.count + 1)
-    session.close()
-    watch.tell(want.count, stored=size_of(want.folder))
+async def handovers(want: Asked) -> None:
+    """A question, a handover, the answer."""
+    expert = Agent(EXPERT, instructions=PROMPT, model=Answers())
+    await taken(want, Agent("clerk", instructions=PROMPT, model=HandsOver(), handoffs=[expert]), EXPERT)
 
 
 WORKS = {"handovers": handovers, "turns": turns}

@@ -34,7 +34,7 @@ class Progress(msgspec.Struct, frozen=True):
     path: Path
     """Who is active, by the names of those above it."""
     heard: str | None = None
-    """What is to be answered, if a person said it."""
+    """The last thing that a person said since whoever was asked last spoke, if there is any."""
     stored: Path = ()
     """Who answered last, below whoever was asked; empty if that one did."""
     routed: bool = False

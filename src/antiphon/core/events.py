@@ -65,6 +65,7 @@ JOURNAL = frozenset(
     }
 )
 """What whoever runs a turn writes down. It is checked where it is made."""
+TASK_ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
 SENDABLE = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
 
 Json = dict[str, object]
@@ -356,9 +357,7 @@ _SHAPES: dict[str, type[Event]] = {
     EV_CALL_CLEARED: CallCleared,
     EV_CALL_CONFLICTED: CallConflicted,
     EV_TASK_STARTED: TaskGiven,
-    EV_TASK_COMPLETED: TaskOver,
-    EV_TASK_FAILED: TaskOver,
-    EV_TASK_EXPIRED: TaskOver,
+    **dict.fromkeys(TASK_ENDS, TaskOver),
     EV_CHANNEL_FORKED: Forked,
     EV_CHANNEL_EXPIRED: Expired,
     EV_CHANNEL_CLOSED: Closed,

@@ -92,9 +92,9 @@ def _lived(state: State, envelope: Envelope, event: Event) -> State:
         case Forked() as provenance:
             return _rebased(state, envelope.created_at, provenance)
         case Expired():
-            return replace(state, status="expired", close_reason="expired", speakers=(), owed=(), paused="")
+            return replace(state, status="expired", close_reason="expired", speakers=(), owed=(), tasks={}, paused="")
         case Closed(reason=reason):
-            return replace(state, status="closed", close_reason=reason, speakers=(), owed=(), paused="")
+            return replace(state, status="closed", close_reason=reason, speakers=(), owed=(), tasks={}, paused="")
         case _:
             return state
 

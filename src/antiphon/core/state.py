@@ -113,5 +113,6 @@ def detached(state: State) -> State:
         participants=dict(state.participants),
         knobs=copied(state.knobs),
         context_vars=copied(state.context_vars),
+        tasks=dict(state.tasks),
         active=dict(state.active),
     )

@@ -19,12 +19,10 @@ from antiphon.core.events import (
     EV_AGENT_WARNED,
     EV_CALL_CONFLICTED,
     EV_CALL_STARTED,
-    EV_TASK_COMPLETED,
-    EV_TASK_EXPIRED,
-    EV_TASK_FAILED,
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
     EV_TURN_CLAIMED,
+    TASK_ENDS,
     CallConflicted,
     CallFailed,
     CallFinished,
@@ -38,7 +36,6 @@ from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
 
 TASK_GOES_ON = frozenset({EV_TASK_STARTED, EV_TASK_PROGRESS})
-TASK_ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
 
 
 class AgentWarned(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ from antiphon.core.events import (
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
     EV_TEXT,
+    TASK_ENDS,
     Created,
     Json,
     Seat,
@@ -54,7 +55,6 @@ DEEPEST = 8
 """How many tasks may stand inside each other."""
 TASK = "task"
 """The knob by which a channel knows from where it was given."""
-ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_EXPIRED, EV_TASK_FAILED})
 END = "end"
 """What the ends of a task are known by: there is one."""
 IN_ITS_OWN_TIME: Json = {"name": "reply_within", "seconds": 0, "handler": "auto_close"}
@@ -201,7 +201,7 @@ class _Report:
         task, desk = self._task, self._desk
         about: Json = {"task": task.task_id, "agent": task.agent.name, "by": task.by, "turn": task.turn_id}
         draft = said_by_hub(event_type, {**about, **data}, cause=task.cause)
-        envelope_id = derived_id(task.task_id, END if event_type in ENDS else event_type, mark)
+        envelope_id = derived_id(task.task_id, END if event_type in TASK_ENDS else event_type, mark)
         draft = Envelope(envelope_id, "", draft.sender_id, None, event_type, draft.event_data, draft.causation_id)
         await self._parent.submit(
             lambda fold, laws, at: (

@@ -21,13 +21,11 @@ from antiphon.core.events import (
     EV_CALL_FINISHED,
     EV_CALL_STARTED,
     EV_CHANNEL_CREATED,
-    EV_TASK_COMPLETED,
-    EV_TASK_EXPIRED,
-    EV_TASK_FAILED,
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
     EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
+    TASK_ENDS,
     Json,
 )
 
@@ -35,7 +33,7 @@ UNTOLD = frozenset({"mark", "delta_ms", "until"})
 """Data that only says when something was."""
 ATTEMPTS = frozenset({EV_TURN_CLAIMED, EV_TURN_RELEASED})
 CALLS = frozenset({EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_DOUBTED, EV_CALL_CLEARED})
-TASKS = frozenset({EV_TASK_STARTED, EV_TASK_PROGRESS, EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
+TASKS = TASK_ENDS | {EV_TASK_STARTED, EV_TASK_PROGRESS}
 TURN = "turn"
 TASK = "task"
 KEY = "key"
