@@ -17,6 +17,7 @@ from antiphon import (
     Progress,
     Reply,
     Request,
+    RulesInvalid,
     ScriptedModel,
     Steps,
     ToolResponseEvent,
@@ -211,3 +212,11 @@ async def test_a_task_without_a_time_of_its_own_ends_before_the_turn_that_waits_
     reply = await soon(asked)
     assert (reply.text, reply.stopped) == ("No news.", None)
     assert model.requests[1].messages[-1].text == "TurnFailed: expectation_violated:reply_within"
+
+
+async def test_nobody_but_the_hub_says_that_a_channel_is_a_task(hub: Hub) -> None:
+    ann, _ = await hub.register("ann"), await hub.register("bob")
+    for given in ({"parent": "x", "turn": "1/bob", "depth": 0}, 5):
+        with pytest.raises(RulesInvalid, match="the knob 'task' is the hub's own"):
+            await ann.open(type="consulting", target="bob", knobs={"task": given})
+    assert await hub.channels() == []

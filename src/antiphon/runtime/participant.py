@@ -19,6 +19,8 @@ from antiphon.runtime.reading import Inbox
 MOST_KNOB_DEPTH = 168
 MOST_KNOB_NODES = 20_000
 """A graph of a thousand transitions has more values than any message may have, and deeper ones."""
+TASK = "task"
+"""The knob by which a channel knows from where a task was given."""
 LONGEST_TTL = 100 * 366 * 24 * 3600
 
 
@@ -119,6 +121,8 @@ def _written(knobs: Json) -> Json:
 
 def _check_people(created: Created) -> None:
     """Refuse knobs that name somebody who is not in the channel: nobody could ever do what they allow."""
+    if TASK in created.knobs:
+        raise RulesInvalid(f"the knob {TASK!r} is the hub's own; leave it out, and give tasks with delegate")
     people = {seat.name for seat in created.participants}
     writers = created.knobs.get("writers")
     named = {f"writers of {key!r}": names for key, names in writers.items()} if isinstance(writers, dict) else {}

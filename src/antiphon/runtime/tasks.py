@@ -43,7 +43,7 @@ from antiphon.runtime.desk import Desk
 from antiphon.runtime.events import AgentEvent, FinalStateEvent, ToolUsageEvent
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.invoking import seat_agent
-from antiphon.runtime.participant import checked_ttl
+from antiphon.runtime.participant import TASK, checked_ttl
 from antiphon.runtime.reading import grown
 from antiphon.runtime.told import IN_DOUBT, Told, reply_of
 
@@ -53,8 +53,6 @@ log = logging.getLogger("antiphon.hub")
 
 DEEPEST = 8
 """How many tasks may stand inside each other."""
-TASK = "task"
-"""The knob by which a channel knows from where it was given."""
 END = "end"
 """What the ends of a task are known by: there is one."""
 IN_ITS_OWN_TIME: Json = {"name": "reply_within", "seconds": 0, "handler": "auto_close"}
