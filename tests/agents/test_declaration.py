@@ -68,7 +68,7 @@ def test_an_agent_needs_a_name_and_a_model() -> None:
     assert (agent.system_prompt, agent.tools, agent.memory, agent.limits) == ("", (), None, Limits())
     assert (agent.toolbox, agent.specs) == ((), ())
     assert agent.team.lead.declaration is agent
-    assert (Limits().model_calls, Limits().model_seconds) == (25, 120.0)
+    assert (Limits().model_calls, Limits().model_seconds, Limits().model_attempts) == (25, 120.0, 3)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,7 @@ def test_an_agent_needs_a_name_and_a_model() -> None:
         {"limits": Limits(model_calls=1, model_seconds=None)},
         {"limits": Limits(model_seconds=0.5)},
         {"limits": Limits(model_seconds=1)},
+        {"limits": Limits(model_attempts=1)},
     ],
     ids=repr,
 )
@@ -103,7 +104,7 @@ def test_what_an_agent_may_be(options: dict[str, object]) -> None:
         ({"name": "hub"}, ["'hub'", "taken"]),
         ({"name": "Human"}, ["'Human'", "taken"]),
         ({"model": None}, ["'ada'", "None", "give a model, or an async function of the request"]),
-        ({"model": "gpt-9"}, ["'ada'", "'gpt-9'", "no provider can be named by a text yet", "give a model"]),
+        ({"model": "gpt-9"}, ["'ada'", "'gpt-9'", "openai:"]),
         ({"model": 7}, ["'ada'", "7", "says(…) or calls(…)"]),
         ({"system_prompt": None}, ["system_prompt of 'ada' is None", "give a text, or a function of the messages"]),
         ({"system_prompt": ["Be kind."]}, ["system_prompt of 'ada' is ['Be kind.']", "give a text"]),
@@ -139,6 +140,10 @@ def test_what_an_agent_may_not_be(options: dict[str, object], told: list[str]) -
         ({"model_calls": True}, ["model_calls is True", "1 or more"]),
         ({"model_calls": "3"}, ["model_calls is '3'", "1 or more"]),
         ({"model_calls": None}, ["model_calls is None", "1 or more"]),
+        ({"model_attempts": 0}, ["model_attempts is 0", "give a number of attempts, 1 or more"]),
+        ({"model_attempts": True}, ["model_attempts is True", "1 or more"]),
+        ({"model_attempts": 2.0}, ["model_attempts is 2.0", "1 or more"]),
+        ({"model_attempts": None}, ["model_attempts is None", "1 or more"]),
         ({"model_seconds": 0}, ["model_seconds is 0", "give seconds above 0, or None for no limit"]),
         ({"model_seconds": -1.5}, ["model_seconds is -1.5", "above 0"]),
         ({"model_seconds": float("nan")}, ["model_seconds is nan", "above 0"]),

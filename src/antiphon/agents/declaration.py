@@ -96,7 +96,7 @@ class Declaration:
     def _check_words(self) -> None:
         model: object = self.model
         if not callable(model) or isinstance(model, type):
-            raise UsageError(f"the model of {self.name!r} is {shown(model)}; {_advice(model)}")
+            raise UsageError(f"the model of {self.name!r} is {shown(model)}; {ADVICE}")
         prompt: object = self.system_prompt
         if not isinstance(prompt, str) and not callable(prompt):
             given = shown(prompt)
@@ -167,7 +167,4 @@ def _patched(patcher: Patcher, steps: Steps, agent: str) -> object:
     return given
 
 
-def _advice(model: object) -> str:
-    if isinstance(model, str):
-        return "no provider can be named by a text yet; give a model, or an async function of the request"
-    return "give a model, or an async function of the request that returns says(…) or calls(…)"
+ADVICE = "give a model, or an async function of the request that returns says(…) or calls(…)"

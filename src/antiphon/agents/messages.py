@@ -16,14 +16,27 @@ from antiphon.core.events import Json
 from antiphon.core.views import Message
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """What model calls consumed."""
 
     input_tokens: int = 0
+    """Everything that the model read, from a cache or not."""
     output_tokens: int = 0
+    cache_read_tokens: int = 0
+    """How many of the input tokens came from the provider's cache."""
+    cache_write_tokens: int = 0
+    """How many of the input tokens were put into it."""
+    cost: int | None = None
+    """In millionths of a dollar, of what has a price; None if nothing has one that is known."""
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens)
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            other.cost if self.cost is None else self.cost + (other.cost or 0),
+        )
 
 
 NO_USAGE = Usage()
@@ -44,6 +57,8 @@ class Reply(msgspec.Struct, frozen=True):
     text: str = ""
     calls: tuple[Call, ...] = ()
     usage: Usage = NO_USAGE
+    cut: bool = False
+    """Whether the answer ends where it does because the model was not allowed more tokens."""
 
 
 Block = str | Mapping[str, object]
@@ -130,6 +145,24 @@ Answer = Reply | Sequence[Reply] | Sequence[Mapping[str, object]]
 
 Model = Callable[[Request], Awaitable[Answer]]
 """Anything that answers a request: a provider's model, a scripted one, or a plain async function."""
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """A model that knows beforehand that it cannot be asked."""
+
+    def check(self) -> None:
+        """`UsageError` if something is missing without which no request can be made, such as a key."""
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A model that holds on to something: connections, a process."""
+
+    async def close(self) -> None:
+        """Let go of it as soon as nobody is being answered. Asked again, the model takes it up again."""
+        ...
 
 
 @runtime_checkable

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from antiphon.agents.blocks import read_blocks
 from antiphon.agents.messages import NO_USAGE, Reply
 
@@ -26,14 +28,15 @@ def _read(reply: Reply) -> Reply:
     """The reply with a text that is one. What it calls for itself comes before what its blocks call for."""
     given: object = reply.text
     if given is None:
-        return Reply("", reply.calls, reply.usage)
+        return msgspec.structs.replace(reply, text="")
     if not isinstance(given, list | tuple):
         return reply
     text, calls = read_blocks(given)
-    return Reply(text, (*reply.calls, *calls), reply.usage)
+    return msgspec.structs.replace(reply, text=text, calls=(*reply.calls, *calls))
 
 
 def _joined(replies: Sequence[Reply]) -> Reply:
     text = "\n".join(reply.text for reply in replies if reply.text)
     usage = sum((reply.usage for reply in replies), NO_USAGE)
-    return Reply(text, tuple(call for reply in replies for call in reply.calls), usage)
+    calls = tuple(call for reply in replies for call in reply.calls)
+    return Reply(text, calls, usage, any(reply.cut for reply in replies))

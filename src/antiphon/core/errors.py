@@ -8,7 +8,7 @@
     │                                                   RulesInvalid)
     ├── StoreError          the log could not be used  (Conflict, OutcomeUnknown, StoreUnavailable, StoreRefused,
     │                                                   TooLarge, IdReused, LogCorrupt)
-    ├── ModelError          the model misbehaved       (ReplyMalformed)
+    ├── ModelError          the model misbehaved       (ModelUnavailable, ModelRefused, ReplyMalformed)
     └── EngineError         a turn could not be run    (TurnFailed)
 
 A message says what happened, with the values; the docstring says what to do about it.
@@ -136,6 +136,25 @@ class LogCorrupt(StoreError):
 
 class ModelError(AntiphonError):
     """A model could not be asked, or did not answer. The turn that asked ends as failed, with `model_error`."""
+
+
+class ModelUnavailable(ModelError):
+    """A model could not be reached, is overloaded, or broke off. Asking again later may help."""
+
+    def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status, if there was an answer at all."""
+        self.retry_after = retry_after
+        """After how many seconds the provider wants to be asked again; None if it does not say."""
+
+
+class ModelRefused(ModelError):
+    """A model's provider does not take the request: a wrong key, an unknown model, too long a prompt. Change it."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ReplyMalformed(ModelError):

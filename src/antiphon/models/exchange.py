@@ -1,0 +1,63 @@
+"""What was exchanged within a turn, in a form that every provider takes.
+
+Rule 1: an id is a provider's. Whoever asked earlier in the turn may have been another, or may have given none: each
+        call gets an id that is unique and plain, the same whenever it is shown.
+Rule 2: an answer carries the id of its call.
+Rule 3: arguments are an object. That there are none may be said by saying nothing; anything else is no call.
+"""
+
+from __future__ import annotations
+
+import re
+
+from antiphon.agents.messages import Answered, Asked, Call, Exchange, Objected
+from antiphon.core.codec import Malformed, parsed
+from antiphon.core.events import Json
+from antiphon.core.words import shown
+from antiphon.models.asking import distinct
+
+PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def identified(exchange: Exchange) -> Exchange:
+    """The exchange with ids that are unique and plain."""
+    taken: set[str] = set()
+    waiting: list[tuple[Call, Call]] = []
+    place = 0
+    items: list[Asked | Answered | Objected] = []
+    for item in exchange:
+        match item:
+            case Asked(text=text, calls=calls):
+                named = tuple(distinct(_plain(call), taken, place + at) for at, call in enumerate(calls, start=1))
+                place += len(calls)
+                waiting = list(zip(calls, named, strict=True))
+                items.append(Asked(text, named))
+            case Answered(call=call):
+                items.append(Answered(_taken(call, waiting), item.text, item.failed))
+            case _:
+                items.append(item)
+    return tuple(items)
+
+
+def _plain(call: Call) -> Call:
+    return call if PLAIN.fullmatch(call.call_id) else Call(call.name, call.args)
+
+
+def _taken(call: Call, waiting: list[tuple[Call, Call]]) -> Call:
+    """The call as it is named now; the first that waits for an answer, if several are alike."""
+    at = next((at for at, (before, _) in enumerate(waiting) if before == call), None)
+    return call if at is None else waiting.pop(at)[1]
+
+
+def read_arguments(name: str, text: str, *, cut: bool) -> Json:
+    """The arguments that a model wrote; `Malformed` if they are no object, be it that the model was cut off in them."""
+    try:
+        arguments: object = parsed(text) if text.strip() else {}
+    except Malformed as error:
+        why = "the model ran out of tokens in them" if cut else str(error)
+        raise Malformed("malformed", f"the arguments of {shown(name)} are {shown(text)}, no JSON: {why}") from error
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        raise Malformed("malformed", f"the arguments of {shown(name)} are {shown(text)}, not an object")
+    return arguments

@@ -1,0 +1,102 @@
+"""What a model's answer costs.
+
+Rule 1: money is counted in whole millionths of a dollar, rounded up: a sum of costs is never below what was spent.
+Rule 2: what has no known price costs None, which is not the same as nothing.
+Rule 3: nothing is fetched. The usual prices are those that were installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from decimal import ROUND_CEILING, Decimal
+from fractions import Fraction
+from math import ceil, isfinite
+
+from antiphon.agents.messages import Usage
+from antiphon.core.errors import UsageError
+from antiphon.core.words import shown
+
+Price = Callable[[str, Usage], int | None]
+"""What a model of this name takes for this usage, in millionths of a dollar; None if that is not known."""
+
+Rates = tuple[float, float] | tuple[float, float, float] | tuple[float, float, float, float]
+"""Dollars for a million tokens: read, written, and, if they differ, read from a cache and put into it."""
+
+ADVICE = "give dollars per million tokens: (input, output), and then what is read from and written to a cache"
+
+
+def price_table(table: Mapping[str, Rates]) -> Price:
+    """A price for each of these models, in dollars per million tokens: `{"gpt-5-mini": (0.25, 2.0)}`.
+
+    A third number is for input that came from the provider's cache, a fourth for input that was put into it. Without
+    them, that costs what any input costs. A model that is not in the table has no known price.
+    """
+    given: object = table
+    if not isinstance(given, Mapping):
+        raise UsageError(f"the table of prices is {shown(given)}; give a dict of names, {ADVICE}")
+    rates = {_name(name): _rates(name, row) for name, row in given.items()}
+
+    def price(name: str, usage: Usage) -> int | None:
+        return _cost(rates[name], usage) if name in rates else None
+
+    return price
+
+
+def warm() -> None:
+    """Load the usual prices now, which takes half a second, and not when the first answer is there."""
+    if importlib.util.find_spec("genai_prices") is not None:
+        from genai_prices.data_snapshot import get_snapshot
+
+        get_snapshot()
+
+
+def usual_price(provider: str, name: str, usage: Usage) -> int | None:
+    """What the provider publishes; None if it has no known price for this, or `antiphon[prices]` is not installed."""
+    try:
+        from genai_prices import Usage as Counted
+        from genai_prices import calc_price
+    except ImportError:
+        return None
+    counted = Counted(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+    try:
+        dollars = calc_price(counted, name, provider_id=provider).total_price
+    except (LookupError, ValueError):  # an unknown model, or counts that contradict each other
+        return None
+    return in_millionths(dollars)
+
+
+def in_millionths(dollars: Decimal) -> int:
+    """Dollars as whole millionths, rounded up."""
+    return int((dollars * 1_000_000).to_integral_value(ROUND_CEILING))
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"a model in the table of prices is called {shown(name)}; give its name as a text")
+    return name
+
+
+def _rates(name: object, row: object) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+    if not isinstance(row, tuple | list) or not 2 <= len(row) <= 4 or not all(map(_is_amount, row)):
+        raise UsageError(f"the price of {shown(name)} is {shown(row)}; {ADVICE}")
+    # As it is written: 0.1 means a tenth, not the binary number next to it.
+    read, written, *cached = (Fraction(str(dollars)) for dollars in row)
+    return read, written, cached[0] if cached else read, cached[1] if len(cached) > 1 else read
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and isfinite(value) and value >= 0
+
+
+def _cost(rates: tuple[Fraction, Fraction, Fraction, Fraction], usage: Usage) -> int:
+    """Dollars per million tokens times tokens are millionths of a dollar."""
+    read, written, from_cache, to_cache = rates
+    plain = max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens)
+    cached = from_cache * usage.cache_read_tokens + to_cache * usage.cache_write_tokens
+    return ceil(read * plain + cached + written * usage.output_tokens)

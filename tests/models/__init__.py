@@ -1,0 +1,1 @@
+"""Models: providers over real HTTP on this machine, bridges, prices."""
