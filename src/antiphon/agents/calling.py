@@ -87,11 +87,14 @@ def unknown(name: str, known: Iterable[str]) -> Returned:
 def bound(tool: Tool, args: object) -> dict[str, object]:
     """The arguments of a model as the function wants them; `BadArguments` if they do not fit.
 
-    Nothing is read into a value: "7" is not 7. What was left out is left out, for the function's own default.
+    Nothing is read into a value: "7" is not 7. What was left out is left out, for the function's own default. A tool
+    that has its schema from elsewhere gets what the model gave, and checks it itself.
     """
     if not isinstance(args, dict):
         raise _bad(tool, f"they are {type(args).__name__}, not an object with the names of parameters")
-    _check_names(tool, args)
+    if tool.arguments is None:
+        return copied(args)
+    _check_names(tool, args, tool.arguments.__struct_fields__)
     try:
         # What has no type would be the model's own object: the function gets a copy, to do with as it likes.
         filled = msgspec.convert(msgspec.to_builtins(args), tool.arguments, str_keys=True, dec_hook=from_model)
@@ -122,8 +125,7 @@ async def reconciled(tool: Tool, arguments: Mapping[str, object], given: Given) 
     return value if isinstance(value, NotDone) else _returned(value)
 
 
-def _check_names(tool: Tool, args: Mapping[str, object]) -> None:
-    fields = tool.arguments.__struct_fields__
+def _check_names(tool: Tool, args: Mapping[str, object], fields: tuple[str, ...]) -> None:
     strange = [name for name in args if name not in fields]
     if strange:
         raise _bad(tool, f"there is no parameter {_listed(map(shown, strange))}; there are: {_listed(fields)}")

@@ -85,8 +85,8 @@ class Tool:
     """Which parameters are hidden from the model, and what each is given: channel, context or idempotency_key."""
     reconcile_injected: Mapping[str, str]
     """The same, of `reconcile`."""
-    arguments: type[msgspec.Struct]
-    """What the arguments of a model are converted to."""
+    arguments: type[msgspec.Struct] | None
+    """What the arguments of a model are converted to; None if they are given to the function as they come."""
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
@@ -140,6 +140,29 @@ def as_tool(function: Tool | Callable[P, R_co]) -> Tool:
     if isinstance(function, FunctionType):
         _plain_tools[function] = made
     return made
+
+
+def tool_from_schema(
+    function: Callable[P, R_co], spec: ToolSpec, *, idempotency: Idempotency, timeout: float | None
+) -> ToolOf[P, R_co]:
+    """A tool whose schema is somebody else's: models are told of it as it is.
+
+    The function takes any arguments by name, whatever the names, and checks them itself.
+    """
+    return ToolOf(
+        name=_checked_name(function, spec.name),
+        description=storable(spec.description),
+        parameters=spec.parameters,
+        function=function,
+        return_direct=False,
+        timeout=timeout,
+        idempotency=idempotency,
+        reconcile=None,
+        compensate=None,
+        injected={},
+        reconcile_injected={},
+        arguments=None,
+    )
 
 
 _plain_tools: WeakKeyDictionary[object, Tool] = WeakKeyDictionary()

@@ -1,0 +1,238 @@
+"""MCP servers whose tools an agent can have.
+
+Rule 1: a server is open between `async with` and the end of that block, and leaves nothing behind.
+Rule 2: what goes wrong with a server is told to the model that called its tool. A dead server ends no turn, and nothing
+        waits for it without a limit.
+Rule 3: the tools are what the server offered when it was opened. They are values, and do not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack, cast
+
+from antiphon.agents.tool import TIMEOUT, Tool
+from antiphon.core.errors import UsageError
+from antiphon.core.words import shown
+from antiphon.toolsets.failures import MAYBE, ToolFailed, Unsent
+from antiphon.toolsets.offered import Choice, Repeatable, tools_of
+from antiphon.toolsets.results import text_of
+from antiphon.toolsets.ways import Way, http_way, stdio_way
+
+if TYPE_CHECKING:
+    from antiphon.toolsets.link import Link
+
+CONNECT_TIMEOUT = 30.0
+PROBE = 5.0
+"""The seconds in which a server that did not answer in time must show that it is alive."""
+PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
+
+
+class MCPOptions(TypedDict, total=False):
+    """How a server is used."""
+
+    prefix: str
+    """Put before the names of its tools, with an underscore between."""
+    only: Sequence[str] | None
+    """The tools that are wanted, by the server's own names; all, if not given."""
+    without: Sequence[str]
+    """The tools that are not wanted."""
+    timeout: float | None
+    """The seconds a call may take: 60, if not given; None for no limit of its own."""
+    connect_timeout: float
+    """The seconds until the server must be connected and have listed its tools: 30, if not given."""
+    idempotency: Repeatable | Mapping[str, Repeatable] | None
+    """What a second call does, for all tools or by name; what the server says, if not given."""
+
+
+class StdioOptions(MCPOptions, total=False):
+    """How a process of ours is used."""
+
+    env: Mapping[str, str] | None
+    """What its environment has besides the few variables that every process needs."""
+    cwd: str | PathLike[str] | None
+    """The directory it runs in; ours, if not given."""
+
+
+class HttpOptions(MCPOptions, total=False):
+    """How a server at a URL is used."""
+
+    headers: Mapping[str, str] | None
+    """Sent with every request."""
+
+
+DEFAULTS: MCPOptions = {
+    "prefix": "",
+    "only": None,
+    "without": (),
+    "timeout": TIMEOUT,
+    "connect_timeout": CONNECT_TIMEOUT,
+    "idempotency": None,
+}
+
+
+class MCPServer:
+    """An MCP server as a source of tools. Made by `MCPServer.stdio` or `MCPServer.http`, opened by `async with`."""
+
+    def __init__(self, way: Way, options: MCPOptions) -> None:
+        settings: MCPOptions = {**DEFAULTS, **options}
+        _check(settings)
+        self._way = way
+        self._choice = Choice(settings["prefix"], settings["only"], settings["without"], settings["idempotency"])
+        self._timeout = settings["timeout"]
+        self._patience = settings["connect_timeout"]
+        self._tools: tuple[Tool, ...] | None = None
+        self._instructions = ""
+        self._link: Link | None = None
+        self._closed = False
+
+    @classmethod
+    def stdio(cls, command: str, *args: str, **options: Unpack[StdioOptions]) -> MCPServer:
+        """A server that runs as a process of ours: started when this is opened, and stopped when it is closed."""
+        env, cwd = options.pop("env", None), options.pop("cwd", None)
+        return cls(stdio_way(command, args, env=env, cwd=cwd), cast("MCPOptions", options))
+
+    @classmethod
+    def http(cls, url: str, **options: Unpack[HttpOptions]) -> MCPServer:
+        """A server at a URL, over streamable HTTP."""
+        headers = options.pop("headers", None)
+        return cls(http_way(url, headers), cast("MCPOptions", options))
+
+    def __repr__(self) -> str:
+        return f"<{self._way.label.removeprefix('the ')}>"
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Its tools, as they were when it was opened."""
+        self._check_opened()
+        return self._tools or ()
+
+    @property
+    def instructions(self) -> str:
+        """What the server says about its use; empty if it says nothing."""
+        self._check_opened()
+        return self._instructions
+
+    async def __aenter__(self) -> Self:
+        """Connect, and read what it offers. `UsageError` says why that is not possible."""
+        if self._link is not None:
+            raise UsageError(f"{self._way.label} is or was open; make another MCPServer to open it again")
+        self._link = link = self._connect()
+        try:
+            offer = await link.offer()
+            self._tools = tools_of(offer.tools, self._choice, call=self._call, label=self._way.label)
+        except ToolFailed as failed:
+            await self._close()
+            raise UsageError(str(failed)) from failed
+        except BaseException:
+            await self._close()
+            raise
+        self._instructions = offer.instructions
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        self._closed = True
+        if self._link is not None:
+            await self._link.end(f"{self._way.label} was closed before it answered; {MAYBE}")
+
+    def _check_opened(self) -> None:
+        if self._tools is None:
+            raise UsageError(f"{self._way.label} is not open; use it within 'async with server:'")
+
+    def _connect(self) -> Link:
+        try:
+            from antiphon.toolsets.link import Link
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
+                raise
+            raise UsageError('MCP servers need the package mcp; run: pip install "antiphon[mcp]"') from error
+        return Link(self._way, self._patience)
+
+    async def _call(self, tool: str, arguments: dict[str, object]) -> str:
+        """What a tool of the server returns. One that could not leave, its connection being over, is sent once more."""
+        try:
+            return await self._called(tool, arguments)
+        except Unsent:
+            return await self._called(tool, arguments)
+
+    async def _called(self, tool: str, arguments: dict[str, object]) -> str:
+        link = await self._alive(await self._linked())
+        try:
+            async with asyncio.timeout(self._timeout):
+                result = await link.ask(lambda client: client.call_tool(tool, arguments))
+        except TimeoutError as error:
+            link.doubted = True
+            late = f"{self._way.label} did not answer within {self._timeout:g} s"
+            raise ToolFailed(f"{late}; {MAYBE}") from error
+        return text_of(result)
+
+    async def _linked(self) -> Link:
+        """The connection; if it is over, a new one, which is tried once for all who want it."""
+        link = self._link
+        if link is not None and link.over:
+            await link.ended()
+            if link is self._link and not self._closed:
+                self._link = self._connect()
+        if self._closed or self._link is None:
+            raise ToolFailed(f"{self._way.label} is closed; keep it open for as long as its tools are used")
+        link = self._link
+        await link.offer()
+        return link
+
+    async def _alive(self, link: Link) -> Link:
+        """The connection, or a new one if the server has stopped to answer on it."""
+        if not link.doubted:
+            return link
+        if await link.answers(min(PROBE, self._patience)):
+            link.doubted = False
+            return link
+        await link.end(f"{self._way.label} has stopped answering; {MAYBE}")
+        return await self._linked()
+
+
+def _check(options: Mapping[str, object]) -> None:
+    for option, value in options.items():
+        if option not in DEFAULTS:
+            raise UsageError(f"an MCP server has no option {option!r}; there are: {', '.join(DEFAULTS)}")
+        wanted = _wanted(option, value)
+        if wanted:
+            raise UsageError(f"{option} of an MCP server is {shown(value)}; give {wanted}")
+
+
+def _wanted(option: str, value: object) -> str | None:
+    """What the option should be instead; None if it can be this."""
+    match option:
+        case "prefix":
+            fits = value == "" or (isinstance(value, str) and PREFIX.match(value) is not None)
+            return None if fits else "up to 32 letters, digits, '_' and '-'"
+        case "only" | "without":
+            return None if _are_names(value, option) else "a list of the names of tools"
+        case "timeout":
+            return None if value is None or _is_duration(value) else "seconds above 0, or None for no limit"
+        case "connect_timeout":
+            return None if _is_duration(value) else "seconds above 0"
+        case _:
+            classes = value.values() if isinstance(value, Mapping) else [value]
+            fits = value is None or all(each in ("natural", "unsafe") for each in classes)
+            advice = "'natural' or 'unsafe', or a dict of these by the names of tools"
+            return None if fits else f"{advice}; no server knows the key of a 'keyed' call"
+
+
+def _are_names(value: object, option: str) -> bool:
+    if value is None:
+        return option == "only"
+    return isinstance(value, list | tuple | set | frozenset) and all(isinstance(each, str) for each in value)
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
