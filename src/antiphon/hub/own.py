@@ -38,14 +38,14 @@ class OwnChannel:
 
     async def told(self) -> AsyncIterator[Envelope]:
         """Everything that was recorded so far and can be read."""
-        async for live in self._volumes():
+        async for live in self.volumes():
             after = 0
             while envelopes := await live.read(after):
                 for envelope in envelopes:
                     yield envelope
                 after = envelopes[-1].sequence
 
-    async def _volumes(self) -> AsyncIterator[LiveChannel]:
+    async def volumes(self) -> AsyncIterator[LiveChannel]:
         """The channel of each name there is, in order."""
         for channel_id in self._names():
             try:
@@ -68,7 +68,7 @@ class OwnChannel:
     async def _chosen(self) -> LiveChannel:
         names = self._names()
         channel_id, last = next(names), None
-        async for live in self._volumes():
+        async for live in self.volumes():
             channel_id, last = next(names), live
         return last if last is not None and last.damage is None else await self._made(channel_id)
 

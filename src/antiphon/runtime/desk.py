@@ -41,11 +41,13 @@ from antiphon.hub.clock import Clock
 from antiphon.hub.directory import REGISTRY, Directory
 from antiphon.hub.feed import Feed
 from antiphon.hub.ids import TimeOrderedIds
+from antiphon.hub.keys import KEYS, KeyRing
 from antiphon.hub.live import LiveChannel, Surroundings
 from antiphon.hub.own import OwnChannel
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
+from antiphon.runtime.modelling import close_models
 from antiphon.store.protocol import Store
 
 log = logging.getLogger("antiphon.hub")
@@ -70,6 +72,7 @@ class Desk:
         self.channels = Channels(around, laws_for)
         own = laws_for("system", {})
         self.directory = Directory(OwnChannel(REGISTRY, self.channels, laws=own, new_id=self.new_id))
+        self.keys = KeyRing(OwnChannel(KEYS, self.channels, laws=own, new_id=self.new_id))
         self.audit = Audit(OwnChannel(AUDIT, self.channels, laws=own, new_id=self.new_id), clock)
         self.agents: dict[str, Declaration] = {}
         """The agents registered in this hub, whose turns it runs."""
@@ -96,6 +99,7 @@ class Desk:
         if self._opened:
             return
         await self.directory.load()
+        await self.keys.load()
         self._opened = True
         await self.timers.begin()
         self.spawn(self.timers.run(), "timers")
@@ -137,6 +141,7 @@ class Desk:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.channels.settled()
+            await close_models(self.agents.values())
         finally:
             await self.store.close()
 
@@ -205,12 +210,23 @@ class Desk:
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
 
-    async def create(self, created: Created, channel_id: str = "", *, first: Envelope | None = None) -> LiveChannel:
-        """Record a new channel and its invitations, and what is said first if all accept; ask those who decide."""
+    async def create(
+        self,
+        created: Created,
+        channel_id: str = "",
+        *,
+        first: Envelope | None = None,
+        before: Sequence[Envelope] = (),
+    ) -> LiveChannel:
+        """Record a new channel and its invitations, and what is said first if all accept; ask those who decide.
+
+        What was said before, elsewhere, is recorded behind the invitations, and nothing follows from it.
+        """
         laws = laws_for(created.type, created.knobs)
         wrong = [found.message for found in findings_on(laws.adapter, created) if found.level == "error"]
         if wrong:
             raise RulesInvalid("; ".join(wrong))
+        await self._check_before(before, channel_id)
         guests = [seat.name for seat in created.participants if seat.name != created.creator]
         willing = {name for name in guests if not self.directory.find(name).asks}
         begun: list[Envelope] = []
@@ -219,16 +235,29 @@ class Desk:
             if fold.state.sequence:  # somebody has made it meanwhile
                 return None
             admitted = opening(fold, created, willing, laws=laws, at=at, new_id=self.new_id)
+            batch, fold = list(admitted.batch), admitted.fold
+            for each in before:
+                admitted = record(fold, put_in(each), laws=laws, at=at, new_id=self.new_id)
+                batch.extend(admitted.batch)
+                fold = admitted.fold
             if first is not None:
-                said = step(admitted.fold, first, laws=laws, at=at, new_id=self.new_id)
+                said = step(fold, first, laws=laws, at=at, new_id=self.new_id)
                 assert isinstance(said, Admitted), "nobody has been asked who could refuse"
-                admitted = Admitted((*admitted.batch, *said.batch), said.fold)
-            begun[:] = admitted.batch
-            return admitted
+                batch.extend(said.batch)
+                fold = said.fold
+            begun[:] = batch
+            return Admitted(tuple(batch), fold)
 
         live = await self.channels.create(channel_id or self.new_id(), laws, begin)
         self._put(live, [invite for invite in invitations(begun) if guest_of(invite) not in willing])
         return live
+
+    async def _check_before(self, before: Sequence[Envelope], channel_id: str) -> None:
+        """`Denied` if something that was said before could not be said now."""
+        for draft in before:
+            denial = check_draft(draft)
+            if denial is not None:
+                raise await self.audit.refusal(Denied(denial.reason, channel_id, denial.detail), draft)
 
     async def ask(self, live: LiveChannel, name: str) -> None:
         """Let a guest decide on its invitation."""
@@ -331,7 +360,7 @@ def _check_own_turn(live: LiveChannel, draft: Envelope, lane: Lane) -> None:
 
 
 def put_in(draft: Envelope) -> Envelope:
-    """What somebody said while others had the turn, who has it now: it was said before, and does not use it up."""
+    """What somebody said before this was a matter of turns: while others had it, or elsewhere. It uses none up."""
     return replace(draft, event_data={**draft.event_data, ASIDE: True})
 
 

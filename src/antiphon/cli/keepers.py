@@ -1,0 +1,192 @@
+"""Where `antiphon keys` finds the keys: in a store, or at the server that uses it.
+
+Rule 1: a store is opened as a hub that runs no turns, and only to change something; a listing reads beside any hub.
+Rule 2: what a server answers is shown only as far as it was understood. In the rest there may be a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
+
+import click
+import msgspec
+
+from antiphon.cli.options import file_outside, reading
+from antiphon.cli.plain import printable
+from antiphon.core.codec import Malformed, from_json, plain_data
+from antiphon.core.errors import StoreRefused
+from antiphon.hub.keys import SECRET, Key, KeyRing, keys_in
+from antiphon.runtime.hub import Hub
+from antiphon.runtime.keys import keys_of
+from antiphon.store.ownership import checked_place, holder, resolved
+
+T = TypeVar("T")
+
+SECRET_VARIABLE = "ANTIPHON_KEY"
+BY = "command line"
+PATIENCE = 30.0
+"""How many seconds a server is given to answer."""
+ASKED = ("participant", "kind", "scopes", "expires_at", "label")
+"""What a server is told of a key that is wished for."""
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A new key as a server answers it."""
+
+    secret: str
+    key: Key
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """All keys as a server answers them."""
+
+    keys: list[Key]
+
+
+class Complaint(msgspec.Struct, frozen=True):
+    """What a server says is wrong."""
+
+    reason: str
+    message: str
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The answer of a server that does not do what it was asked."""
+
+    error: Complaint
+
+
+class Keeper(Protocol):
+    """Where keys are kept."""
+
+    def make(self, wished: Key) -> Given:
+        """Make a key."""
+        ...
+
+    def listed(self) -> list[Key]:
+        """All keys, oldest first."""
+        ...
+
+    def revoke(self, key_id: str) -> Key:
+        """End a key."""
+        ...
+
+
+class AtStore:
+    """Keys in a store, which is opened for as long as it takes."""
+
+    def __init__(self, url: str, tenant: str) -> None:
+        self._url, self._tenant = url, tenant
+        self._path = file_outside(url)
+
+    def make(self, wished: Key) -> Given:
+        async def made() -> Given:
+            async with self._ring() as ring:
+                secret, key = await ring.make(
+                    wished.participant,
+                    kind=wished.kind,
+                    scopes=wished.scopes,
+                    expires_at=wished.expires_at,
+                    label=wished.label,
+                    by=BY,
+                    at=wished.created_at,
+                )
+                return Given(secret, key)
+
+        return asyncio.run(made())
+
+    def listed(self) -> list[Key]:
+        async def read() -> list[Key]:
+            async with reading(self._url, self._tenant) as store:
+                return await keys_in(store)
+
+        return asyncio.run(read())
+
+    def revoke(self, key_id: str) -> Key:
+        async def revoked() -> Key:
+            async with self._ring() as ring:
+                return await ring.revoke(key_id, by=BY)
+
+        checked_place(self._path, read_only=True)  # a store that is not there is not made
+        return asyncio.run(revoked())
+
+    @asynccontextmanager
+    async def _ring(self) -> AsyncIterator[KeyRing]:
+        try:
+            hub = await Hub.open(self._url, engine=None, tenant=self._tenant)
+        except StoreRefused as error:
+            raise self._told(error) from error
+        try:
+            yield keys_of(hub)
+        finally:
+            await hub.close()
+
+    def _told(self, error: StoreRefused) -> StoreRefused:
+        """The error, or what to do if it is that a hub has the store."""
+        path = str(resolved(self._path))
+        try:
+            process = holder(path)
+        except (OSError, ImportError):
+            return error
+        if process is None:
+            return error
+        return StoreRefused(
+            f"{path} is in use by a hub (process {process}), and only that hub can change its keys; if it is a server,"
+            f" ask it: --server URL, with a key of the scope operate in {SECRET_VARIABLE}; or stop it first"
+        )
+
+
+class AtServer:
+    """Keys that a running server keeps, asked over HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def make(self, wished: Key) -> Given:
+        wish = {name: value for name, value in plain_data(wished).items() if name in ASKED}
+        return self._answered("POST", "/keys", Given, wish=wish)
+
+    def listed(self) -> list[Key]:
+        return self._answered("GET", "/keys", Listed).keys
+
+    def revoke(self, key_id: str) -> Key:
+        return self._answered("DELETE", f"/keys/{key_id}", Key)
+
+    def _answered(self, method: str, path: str, kind: type[T], *, wish: dict[str, object] | None = None) -> T:
+        """What the server answers, as the type that it should be."""
+        import httpx2
+
+        try:
+            response = httpx2.request(method, self._url + path, headers=_headers(), json=wish, timeout=PATIENCE)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise _failure(f"{self._url} cannot be asked ({str(error) or type(error).__name__})") from error
+        if response.is_success:
+            return self._read(response.content, kind, f"{method} {path}")
+        try:
+            refused = from_json(response.content, Refused)
+        except Malformed as error:
+            raise _failure(f"{self._url} answers {response.status_code}; is it a server of Antiphon?") from error
+        raise _failure(refused.error.message)
+
+    def _read(self, answer: bytes, kind: type[T], question: str) -> T:
+        try:
+            return from_json(answer, kind)
+        except Malformed:
+            said = f"{self._url} answers {question} with something else than a server of Antiphon does"
+        raise _failure(said)  # the cause would show the answer, in which there may be a secret
+
+
+def _headers() -> dict[str, str]:
+    """What shows the key in the surroundings; nothing if there is none, which a server without keys takes."""
+    secret = os.environ.get(SECRET_VARIABLE, "").strip()
+    if secret and not SECRET.match(secret):
+        raise click.UsageError(f"what {SECRET_VARIABLE} holds is no key; it looks like ak_…, as `keys make` shows it.")
+    return {"Authorization": f"Bearer {secret}"} if secret else {}
+
+
+def _failure(said: str) -> click.ClickException:
+    return click.ClickException(printable(said))
