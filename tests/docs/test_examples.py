@@ -37,6 +37,8 @@ SHOWS = {
     "24_tasks.py": "tokens, tasks included: 210 in, 30 out",
     "25_steps.py": "journalled: ['step:look_up_customer', 'model']",
     "26_structured_output.py": "the order: Order(item='lamp', count=2)",
+    "27_mcp.py": "assistant: It rains in Bergen, as ever.",
+    "28_run_me.py": "till: That is 42 euros.",
 }
 
 
