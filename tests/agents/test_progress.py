@@ -187,6 +187,10 @@ def test_steps_tell_each_other_something_in_notes() -> None:
         (says("7"), "x", int, Said("x", "invalid_output")),
         (says("7"), "8", int, Said("8")),
         (says("7"), None, int, Said("7")),
+        (Reply("So it", cut=True), None, None, Said("So it", "max_tokens")),
+        (Reply("So it", cut=True), "So it is.", None, Said("So it is.")),
+        (Reply("x", cut=True), "y", int, Said("y", "invalid_output")),
+        (Reply("x", cut=True), "8", int, Said("8")),
     ],
 )
 def test_an_answer_is_judged_as_it_is_said(reply: Reply, answer: str | None, output: object, said: Said) -> None:

@@ -8,6 +8,7 @@ from antiphon.core.events import (
     EV_CALL_DOUBTED,
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
+    EV_CALL_RETRIED,
     EV_CALL_STARTED,
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_CREATED,
@@ -113,6 +114,10 @@ SEATS = [{"name": "ada", "kind": "agent"}, {"name": "ben", "kind": "human"}]
             "1: does not know what became of pay: it was under way",
         ),
         (by_hub(EV_CALL_CLEARED, turn="7/ada", index=1, by="dana"), "1: is to be made again, says dana"),
+        (
+            by_hub(EV_CALL_RETRIED, turn="7/ada", index=1, attempt=2, error="busy", delay=0.2512),
+            "1: failed, attempt 2, and is made again in 0.251 seconds: busy",
+        ),
         (
             by_hub(EV_CALL_CONFLICTED, turn="7/ada", index=1, name="pay", recorded="d", asked="e"),
             "1: was pay, and something else is asked for now",

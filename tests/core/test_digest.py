@@ -10,6 +10,7 @@ from antiphon import Envelope
 from antiphon.core.events import (
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
+    EV_CALL_RETRIED,
     EV_CALL_STARTED,
     EV_TASK_COMPLETED,
     EV_TASK_FAILED,
@@ -20,6 +21,7 @@ from antiphon.core.events import (
     EV_TURN_RELEASED,
     CallFailed,
     CallFinished,
+    CallRetried,
     CallStarted,
     Claimed,
     Failed,
@@ -57,6 +59,7 @@ def turn(name: str, **changes: object) -> dict[str, Envelope]:
     return {
         "claimed": noted(EV_TURN_CLAIMED, Claimed(name, 1, "one")),
         "claimed again": noted(EV_TURN_CLAIMED, Claimed(name, 2, "two")),
+        "retried": noted(EV_CALL_RETRIED, CallRetried(name, 2, 1, "busy", 0.25, 503)),
         "released": noted(EV_TURN_RELEASED, Released(name, 1)),
         "look": noted(EV_CALL_STARTED, CallStarted(name, 1, "look", str(changes.get("digest", "d1")), args, key)),
         "ask": noted(EV_CALL_STARTED, CallStarted(name, 2, "ask", "d2", {}, key)),
@@ -91,6 +94,8 @@ WHOLE = canonical_digest(told(*story(*PLAIN)))
         told(*story("claimed", "look", "claimed again", "look", "looked", "ask", "asked")),
         told(*story("claimed", "look", "looked", "ask", "released", "claimed again", "ask", "asked")),
         told(*story("claimed", "ask", "look", "asked", "looked")),
+        told(*story("claimed", "look", "looked", "ask", "retried", "retried", "asked")),
+        told(*story("claimed", "look", "looked", "ask", "retried", "claimed again", "ask", "asked")),
         told(*story("claimed", "look", "ask", "looked", "asked", "released")),
     ],
 )

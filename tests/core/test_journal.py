@@ -13,12 +13,14 @@ from antiphon.core.events import (
     EV_CALL_DOUBTED,
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
+    EV_CALL_RETRIED,
     EV_CALL_STARTED,
     CallCleared,
     CallConflicted,
     CallDoubted,
     CallFailed,
     CallFinished,
+    CallRetried,
     CallStarted,
 )
 from antiphon.core.journal import NO_ENTRY, Entry, Journal, idempotency_key, journal_of
@@ -39,6 +41,7 @@ doubted = noted(EV_CALL_DOUBTED, CallDoubted(MINE, 1, "look"))
 cleared = noted(EV_CALL_CLEARED, CallCleared(MINE, 1, "hugo"))
 conflicted = noted(EV_CALL_CONFLICTED, CallConflicted(MINE, 1, "look", "d1", "d2"))
 again = noted(EV_CALL_STARTED, AGAIN)
+retried = noted(EV_CALL_RETRIED, CallRetried(MINE, 1, 1, "busy", 0.5, 503))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,11 @@ again = noted(EV_CALL_STARTED, AGAIN)
         ((started, finished, conflicted), Entry(LOOK, SEEN, True)),
         ((started, conflicted, finished), Entry(LOOK, SEEN, True)),
         ((started, conflicted, again), Entry(AGAIN)),
+        ((started, retried), Entry(LOOK, retries=1)),
+        ((started, retried, retried, finished), Entry(LOOK, SEEN, retries=2)),
+        ((started, retried, again), Entry(AGAIN, retries=1)),
+        ((started, retried, again, retried, failed), Entry(AGAIN, BLIND, retries=2)),
+        ((started, retried, doubted, cleared), NO_ENTRY),
     ],
 )
 def test_what_is_known_of_a_call(facts: tuple[Envelope, ...], entry: Entry) -> None:
@@ -103,6 +111,8 @@ def test_calls_are_known_by_their_position() -> None:
         replace(failed, sender_id="mallory"),
         replace(cleared, sender_id="hugo"),
         replace(again, sender_id=""),
+        replace(retried, sender_id="ada"),
+        noted(EV_CALL_RETRIED, CallRetried(OTHER, 1, 1, "busy", 0.5)),
         fact("hub", EV_CALL_FINISHED, {"turn": MINE, "index": "1", "result": {}}),
         fact("hub", EV_CALL_FINISHED, {"turn": MINE, "index": 1, "result": "a cat"}),
         fact("hub", "myapp.call.finished", {"turn": MINE, "index": 1, "result": {}}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from antiphon import Agent, Reply, Request, calls, says, tool
+from antiphon import Agent, ModelUnavailable, Reply, Request, calls, says, tool
 
 QUESTION = "Please refund order 7."
 ANSWER = "Refunded; you get a letter."
@@ -13,15 +13,20 @@ ANSWER = "Refunded; you get a letter."
 class World:
     """What stands outside: models and tools that count how often they are asked, and a ledger that honours keys."""
 
-    def __init__(self, *, rephrasing: bool = False) -> None:
-        self._rephrasing = rephrasing
+    def __init__(self, *, rephrasing: bool = False, flaky: bool = False) -> None:
+        self._rephrasing, self._flaky = rephrasing, flaky
         self.asked: Counter[str] = Counter()
         self.ledger: dict[str, tuple[str, int, str]] = {}
 
     async def model(self, request: Request) -> Reply:
-        """Answers by what has been exchanged already; if told to, in other words when it is asked the same again."""
+        """Answers by what has been exchanged already; if told to, in other words when it is asked the same again.
+
+        A flaky one is there only when it is asked the same for the second time.
+        """
         step = sum(item.__class__.__name__ == "Asked" for item in request.exchange)
         self.asked[f"model {step}"] += 1
+        if self._flaky and self.asked[f"model {step}"] == 1:
+            raise ModelUnavailable("busy", status=529, retry_after=1)
         words = f"in words {self.asked[f'model {step}'] if self._rephrasing else 1}"
         script: list[Reply | list[Reply]] = [
             [calls("look_up", {"order": "7"}), calls("weather", {})],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon import Agent, Answered, Envelope, Hub, Reply, Request, calls, delegate, says
+from antiphon import Agent, Answered, Envelope, Hub, Reply, Request, Usage, calls, delegate, says
 from antiphon.agents.messages import Model
 from antiphon.agents.tool import Tool
 from antiphon.engines.local import LocalEngine
@@ -20,6 +20,12 @@ from tests.hub.places import KeptStore
 
 GIVER = "boss"
 Told = tuple[str, dict[str, object]]
+
+
+def used(input_tokens: int = 0, output_tokens: int = 0) -> dict[str, object]:
+    """A usage as it is recorded."""
+    recorded: dict[str, object] = msgspec.to_builtins(Usage(input_tokens, output_tokens))
+    return recorded
 
 
 def results(request: Request) -> list[str]:

@@ -41,6 +41,7 @@ from tests.runtime.giving import (
     of_tasks,
     results,
     tasks,
+    used,
     waiting,
     words,
 )
@@ -132,7 +133,7 @@ async def test_a_task_that_comes_to_nothing_says_why(hub: Hub, clock: ManualCloc
     assert reply.text == f"TurnFailed: {reason}: {why}"
     assert await tasks(hub) == [("closed", "in_doubt" if trouble == "in doubt" else f"turn_failed:{reason}")]
     about = {"task": "t1", "agent": "worker", "by": GIVER, "turn": "6/boss"}
-    none = {"input_tokens": 0, "output_tokens": 0}
+    none = used(0, 0)
     assert (await of_tasks(hub, reply.channel_id))[-1] == ("failed", {**about, "usage": none, "reason": reason})
 
 
@@ -257,7 +258,7 @@ async def test_cancelling_a_turn_stops_what_it_has_given_all_the_way_down(hub: H
             "agent": "middle",
             "by": "boss",
             "turn": "6/boss",
-            "usage": {"input_tokens": 0, "output_tokens": 0},
+            "usage": used(0, 0),
             "reason": "cancelled",
         },
     )
@@ -314,7 +315,7 @@ async def test_a_tool_that_is_out_of_time_stops_its_tasks(hub: Hub, clock: Manua
     assert reply.usage == Usage(3, 4), "what it had consumed counts"
     assert await tasks(hub) == [("closed", "timed_out")]
     word, data = (await of_tasks(hub, reply.channel_id))[-1]
-    assert (word, data["reason"], data["usage"]) == ("failed", "timed_out", {"input_tokens": 3, "output_tokens": 4})
+    assert (word, data["reason"], data["usage"]) == ("failed", "timed_out", used(3, 4))
     await soon(model.stopped.wait())
 
 

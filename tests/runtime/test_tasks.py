@@ -40,7 +40,7 @@ from antiphon.core.instants import seconds_between
 from antiphon.runtime.tasks import DEEPEST
 from antiphon.testing import ManualClock
 from tests.hub.gates import soon, turns
-from tests.runtime.giving import asking, echo, giver, of_tasks, tasks, until, waiting, words
+from tests.runtime.giving import asking, echo, giver, of_tasks, tasks, until, used, waiting, words
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_what_is_recorded_where_a_task_is_given(anywhere: Hub) -> None:
     message = log[4]
     assert (message.sender_id, message.event_type) == ("user", EV_TEXT)
     about = {"task": "t1", "agent": "researcher", "by": "boss", "turn": "6/boss"}
-    usage = {"input_tokens": 11, "output_tokens": 22}
+    usage = used(11, 22)
     (_, started), *rest = await of_tasks(anywhere, reply.channel_id)
     assert started == {**about, "until": started["until"]}
     assert seconds_between(log[10].created_at, str(started["until"])) == pytest.approx(600, abs=5)
@@ -249,7 +249,7 @@ async def test_what_tasks_inside_tasks_consumed_is_summed(anywhere: Hub) -> None
     assert final.usage == Usage(11, 111)
     assert (await boss.invoke("go", thread_id="t", hub=anywhere, message_id="m")).usage == Usage(11, 111)
     usages = [data["usage"] for _, data in await of_tasks(anywhere, final.channel_id) if "usage" in data]
-    assert usages == [{"input_tokens": 10, "output_tokens": 110}]
+    assert usages == [used(10, 110)]
 
 
 async def test_what_a_task_consumed_that_failed_counts_too(hub: Hub) -> None:
@@ -265,7 +265,7 @@ async def test_what_a_task_consumed_that_failed_counts_too(hub: Hub) -> None:
     reply = await soon(boss.invoke("go", hub=hub))
     assert reply.usage == Usage(7, 7)
     told = await of_tasks(hub, reply.channel_id)
-    assert told[-1][1]["usage"] == {"input_tokens": 5, "output_tokens": 5}
+    assert told[-1][1]["usage"] == used(5, 5)
 
 
 async def test_several_tasks_of_one_call_are_summed(hub: Hub) -> None:

@@ -8,6 +8,7 @@ from antiphon.core.errors import UsageError
 from antiphon.core.words import shown
 
 MODEL_TIMEOUT = 120.0
+MODEL_ATTEMPTS = 3
 MOST_MODEL_CALLS = 25
 MOST_HANDOFFS = 5
 
@@ -18,7 +19,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     model_calls: int = MOST_MODEL_CALLS
     """How often models are asked in one turn; then it ends with what there is."""
     model_seconds: float | None = MODEL_TIMEOUT
-    """How long one answer of the model may take; None for as long as the turn may."""
+    """How long one answer of the model may take, however often it is asked; None for as long as the turn may."""
+    model_attempts: int = MODEL_ATTEMPTS
+    """How often a model that is unavailable is asked for one answer; 1 for never again."""
     handoffs: int = MOST_HANDOFFS
     """How often in one turn somebody else of the team may become active."""
 
@@ -27,6 +30,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"model_calls is {shown(self.model_calls)}; give a number of calls, 1 or more")
         if type(self.handoffs) is not int or self.handoffs < 0:
             raise UsageError(f"handoffs is {shown(self.handoffs)}; give a number of handoffs, 0 or more")
+        if type(self.model_attempts) is not int or self.model_attempts < 1:
+            raise UsageError(f"model_attempts is {shown(self.model_attempts)}; give a number of attempts, 1 or more")
         seconds = self.model_seconds
         if seconds is None:
             return

@@ -16,7 +16,7 @@ from antiphon.core.events import Json
 from antiphon.core.views import Message
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """What model calls consumed."""
 
     input_tokens: int = 0

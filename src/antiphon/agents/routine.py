@@ -28,7 +28,8 @@ INVALID_OUTPUT = "invalid_output"
 MAX_HANDOFFS = "max_handoffs"
 MAX_MODEL_CALLS = "max_model_calls"
 MAX_STEPS = "max_steps"
-LIMITS = frozenset({EMPTY_REPLY, INVALID_OUTPUT, MAX_HANDOFFS, MAX_MODEL_CALLS, MAX_STEPS})
+MAX_TOKENS = "max_tokens"
+LIMITS = frozenset({EMPTY_REPLY, INVALID_OUTPUT, MAX_HANDOFFS, MAX_MODEL_CALLS, MAX_STEPS, MAX_TOKENS})
 """How a turn may be stopped that has an answer all the same, though a partial one."""
 
 Working = Generator[Wanted, Given, Progress]
@@ -93,7 +94,7 @@ def call_model(scene: Scene, progress: Progress) -> Working:
     reply = yield AskModel(progress.index, _request(scene, progress), progress.path)
     assert isinstance(reply, Reply), "a model is answered by a reply"
     if not scene.member.calls_tools:  # it was told of none
-        reply = Reply(reply.text, (), reply.usage)
+        reply = replace(reply, calls=())
     progress = replace(
         progress,
         reply=reply,
@@ -173,6 +174,8 @@ def _request(scene: Scene, progress: Progress) -> Request:
 def _answered(scene: Scene, progress: Progress, reply: Reply) -> Progress:
     output = scene.team.output_at(progress.path)
     complaint = None if output is None else output.complaint(reply.text)
+    if reply.cut and (complaint is not None or output is None):
+        return replace(progress, answer=reply.text, stopped=MAX_TOKENS)
     if complaint is None:
         return replace(progress, answer=reply.text, stopped=None if reply.text else EMPTY_REPLY)
     if progress.repairs:
@@ -183,7 +186,9 @@ def _answered(scene: Scene, progress: Progress, reply: Reply) -> Progress:
 
 def judged(team: Team, progress: Progress) -> Progress:
     """How a turn ends: by itself, or stopped if its answer, whoever found it, has not the shape that is wanted."""
-    if progress.handoff is not None or progress.stopped not in (None, EMPTY_REPLY, INVALID_OUTPUT):
+    if progress.handoff is not None or progress.stopped not in (None, EMPTY_REPLY, INVALID_OUTPUT, MAX_TOKENS):
+        return progress
+    if progress.stopped == MAX_TOKENS and progress.answer in ("", progress.partial):  # nobody has put it right
         return progress
     if progress.stopped == EMPTY_REPLY and not progress.answer:
         return progress

@@ -30,6 +30,7 @@ from antiphon.core.events import (
     CallDoubted,
     CallFailed,
     CallFinished,
+    CallRetried,
     CallStarted,
     Claimed,
     Closed,
@@ -168,6 +169,8 @@ def _worked(event: Event) -> str:
 
 def _compared(event: Event) -> str:
     match event:
+        case CallRetried(index=index, attempt=attempt, error=error, delay=delay):
+            return f"{index}: failed, attempt {attempt}, and is made again in {delay:.3g} seconds: {error}"
         case CallConflicted(index=index, name=name):
             return f"{index}: was {name}, and something else is asked for now"
         case _:

@@ -1,6 +1,6 @@
 """What an envelope says, read once.
 
-Rule 1: event strings are constants here and written nowhere else.
+Rule 1: event strings are constants, here and, for the calls of a turn, in `calls`; they are written nowhere else.
 Rule 2: `event_of` cannot fail. Data that does not have its type's shape is `OTHER`: a fact that moves nothing.
 Rule 3: types under `ag2.` and `antiphon.` are ours; `SENDABLE` are the few of them a participant may send.
 """
@@ -9,6 +9,21 @@ from __future__ import annotations
 
 import msgspec
 
+from antiphon.core.calls import EV_CALL_CLEARED as EV_CALL_CLEARED
+from antiphon.core.calls import EV_CALL_CONFLICTED as EV_CALL_CONFLICTED
+from antiphon.core.calls import EV_CALL_DOUBTED as EV_CALL_DOUBTED
+from antiphon.core.calls import EV_CALL_FAILED as EV_CALL_FAILED
+from antiphon.core.calls import EV_CALL_FINISHED as EV_CALL_FINISHED
+from antiphon.core.calls import EV_CALL_RETRIED as EV_CALL_RETRIED
+from antiphon.core.calls import EV_CALL_STARTED as EV_CALL_STARTED
+from antiphon.core.calls import CallCleared as CallCleared
+from antiphon.core.calls import CallConflicted as CallConflicted
+from antiphon.core.calls import CallDoubted as CallDoubted
+from antiphon.core.calls import CallFailed as CallFailed
+from antiphon.core.calls import CallFinished as CallFinished
+from antiphon.core.calls import CallRetried as CallRetried
+from antiphon.core.calls import CallStarted as CallStarted
+from antiphon.core.calls import Json as Json
 from antiphon.core.envelope import Envelope
 from antiphon.core.words import plainly
 
@@ -37,12 +52,6 @@ EV_TURN_ASSIGNED = "antiphon.turn.assigned"
 EV_TURN_CLAIMED = "antiphon.turn.claimed"
 EV_TURN_RELEASED = "antiphon.turn.released"
 EV_TURN_FAILED = "antiphon.turn.failed"
-EV_CALL_STARTED = "antiphon.call.started"
-EV_CALL_FINISHED = "antiphon.call.finished"
-EV_CALL_FAILED = "antiphon.call.failed"
-EV_CALL_DOUBTED = "antiphon.call.doubted"
-EV_CALL_CLEARED = "antiphon.call.cleared"
-EV_CALL_CONFLICTED = "antiphon.call.conflicted"
 EV_EXPECTATION_MISSED = "antiphon.expectation.missed"
 EV_PARTICIPANT_REGISTERED = "antiphon.participant.registered"
 EV_DRAFT_REFUSED = "antiphon.draft.refused"
@@ -60,6 +69,7 @@ JOURNAL = frozenset(
         EV_CALL_STARTED,
         EV_CALL_FINISHED,
         EV_CALL_FAILED,
+        EV_CALL_RETRIED,
         EV_CALL_CONFLICTED,
         EV_AGENT_WARNED,
     }
@@ -68,11 +78,9 @@ JOURNAL = frozenset(
 TASK_ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
 SENDABLE = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
 
-Json = dict[str, object]
-
-
 ASIDE = "aside"
-"""A field of what is said: true if it is a word put in by somebody who has the turn, and does not use it up."""
+"""A field of what is said: true if it is a word put in by somebody who has the turn, and does not use it up; or was said
+elsewhere, before the channel began."""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -193,71 +201,6 @@ class Failed(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call is about to leave. Of a model request only the digest is kept, of a tool its arguments too."""
-
-    turn: str
-    index: int
-    """Its position among the calls of its turn."""
-    name: str
-    digest: str
-    args: Json | None = None
-    """None if it is a model that is asked."""
-    key: str = ""
-    """The idempotency key the tool was given."""
-    agent: str = ""
-    """Who of the speaker's team makes it, as in a text; "" for the speaker itself."""
-
-
-class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call has returned."""
-
-    turn: str
-    index: int
-    result: Json
-    by: str = ""
-    """Who settled it, if it was in doubt."""
-
-
-class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call came to nothing; of a tool, this is what the model is told."""
-
-    turn: str
-    index: int
-    error: str
-    by: str = ""
-    usage: Json = msgspec.field(default_factory=dict)
-    """What models consumed within it, if any did."""
-
-
-class CallDoubted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Nobody knows whether a call took effect. Its turn waits for a person."""
-
-    turn: str
-    index: int
-    name: str
-    speaker: str = ""
-    why: str = ""
-
-
-class CallCleared(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A person has decided that the call in doubt is to be made again."""
-
-    turn: str
-    index: int
-    by: str = ""
-
-
-class CallConflicted(msgspec.Struct, frozen=True):
-    """A turn that was run again asked for something else than its journal holds at this position."""
-
-    turn: str
-    index: int
-    name: str
-    recorded: str
-    asked: str
-
-
 class TaskGiven(msgspec.Struct, frozen=True):
     """A turn has given somebody a task, and waits for it until then at the longest."""
 
@@ -326,6 +269,7 @@ Event = (
     | CallStarted
     | CallFinished
     | CallFailed
+    | CallRetried
     | CallDoubted
     | CallCleared
     | CallConflicted
@@ -353,6 +297,7 @@ _SHAPES: dict[str, type[Event]] = {
     EV_CALL_STARTED: CallStarted,
     EV_CALL_FINISHED: CallFinished,
     EV_CALL_FAILED: CallFailed,
+    EV_CALL_RETRIED: CallRetried,
     EV_CALL_DOUBTED: CallDoubted,
     EV_CALL_CLEARED: CallCleared,
     EV_CALL_CONFLICTED: CallConflicted,

@@ -17,6 +17,7 @@ from antiphon.core.events import (
     CallConflicted,
     CallFailed,
     CallFinished,
+    CallRetried,
     CallStarted,
     event_of,
 )
@@ -30,6 +31,8 @@ class Entry(msgspec.Struct, frozen=True):
     outcome: CallFinished | CallFailed | None = None
     conflicted: bool = False
     """Whether it is recorded already that something else was asked for here."""
+    retries: int = 0
+    """How often it is recorded that it came to nothing and is made again, whoever made it."""
 
     @property
     def in_flight(self) -> bool:
@@ -37,6 +40,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 NO_ENTRY = Entry()
+Noted = CallStarted | CallFinished | CallFailed | CallRetried | CallCleared | CallConflicted
 Journal = dict[int, Entry]
 
 
@@ -45,21 +49,19 @@ def journal_of(log: Iterable[Envelope], turn_id: str) -> Journal:
     journal: Journal = {}
     for envelope in log:
         event = event_of(envelope) if envelope.sender_id == HUB else None
-        match event:
-            case CallStarted() | CallFinished() | CallFailed() | CallCleared() | CallConflicted():
-                if event.turn == turn_id:
-                    journal[event.index] = _with(journal.get(event.index, NO_ENTRY), event)
-            case _:
-                continue
+        if isinstance(event, Noted) and event.turn == turn_id:
+            journal[event.index] = _with(journal.get(event.index, NO_ENTRY), event)
     return journal
 
 
-def _with(entry: Entry, event: CallStarted | CallFinished | CallFailed | CallCleared | CallConflicted) -> Entry:
+def _with(entry: Entry, event: Noted) -> Entry:
     match event:
         case CallStarted():
-            return Entry(event)
+            return Entry(event, retries=entry.retries)
         case CallFinished() | CallFailed():
             return msgspec.structs.replace(entry, outcome=event)
+        case CallRetried():
+            return msgspec.structs.replace(entry, retries=entry.retries + 1)
         case CallCleared():
             return NO_ENTRY
         case CallConflicted():

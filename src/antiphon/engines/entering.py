@@ -21,7 +21,7 @@ from antiphon.core.events import EV_CALL_FAILED, EV_CALL_FINISHED, CallFailed, C
 from antiphon.core.summaries import SummarisedTranscript, Summary, summarises
 from antiphon.core.views import Message, View
 from antiphon.core.words import told
-from antiphon.engines.alarms import OutOfTime
+from antiphon.engines.asking import Asking, Unanswered
 from antiphon.engines.means import Book, Failing
 
 SUMMARY = "summary"
@@ -92,16 +92,22 @@ class Entrance:
         if isinstance(outcome, CallFinished):
             return as_type(outcome.result, Summed)
         await book.start([CallStarted(book.turn_id, index, SUMMARY, digest_of(due), agent=book.named(wanted.path))])
+        asking = Asking(book, wanted, model=view.summarise, limits=owner.declaration.limits)
         try:
-            async with book.means.alarms.within(owner.declaration.limits.model_seconds):
-                reply = await _summary_of(view, due)
+            reply = await asking.answer(lambda: _summary_of(view, due))
+        except Unanswered as error:
+            raise self._given_up(index, str(error)) from error
+        try:
             summed = _recordable(Summed(view.made(messages, reply.text, shown_path(owner.path)), reply.usage))
         except Exception as error:
-            detail = str(error) if isinstance(error, Malformed | OutOfTime) else told(error)
-            book.notes.keep(EV_CALL_FAILED, CallFailed(book.turn_id, index, detail))
-            raise Failing("summary_error", detail) from error
+            detail = str(error) if isinstance(error, Malformed) else told(error)
+            raise self._given_up(index, detail) from error
         book.notes.keep(EV_CALL_FINISHED, CallFinished(book.turn_id, index, plain_data(summed)))
         return summed
+
+    def _given_up(self, index: int, detail: str) -> Failing:
+        self._book.notes.keep(EV_CALL_FAILED, CallFailed(self._book.turn_id, index, detail))
+        return Failing("summary_error", detail)
 
     async def _rendered(self, member: Member, shown: Sequence[Message]) -> str:
         prompt = member.declaration.system_prompt

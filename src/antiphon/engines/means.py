@@ -32,6 +32,7 @@ from antiphon.core.journal import NO_ENTRY, Entry, Journal
 from antiphon.core.turns import Failure
 from antiphon.engines.alarms import Alarms
 from antiphon.engines.notes import Notes
+from antiphon.engines.tracing import Trace
 from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
 
@@ -74,6 +75,7 @@ class Means(msgspec.Struct, frozen=True):
     refusal: Refusal
     delegates: Delegates
     stopping: asyncio.Event
+    trace: Trace
     tenant: str
 
 

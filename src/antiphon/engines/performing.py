@@ -29,7 +29,7 @@ from antiphon.core.events import (
     Json,
 )
 from antiphon.core.words import told
-from antiphon.engines.alarms import OutOfTime
+from antiphon.engines.asking import Asking, Unanswered
 from antiphon.engines.means import Book, Failing
 from antiphon.engines.toolcalls import ToolCalls
 from antiphon.hub.feed import Signal
@@ -77,12 +77,15 @@ class Performance:
         member = book.team.members[wanted.path]
         self._warn(member)
         await book.start([CallStarted(book.turn_id, wanted.index, MODEL, digest, agent=book.named(wanted.path))])
+        asking = Asking(book, wanted, model=member.declaration.model, limits=member.declaration.limits)
         try:
-            async with book.means.alarms.within(member.declaration.limits.model_seconds):
-                result = _recordable(await contained(self._heard(wanted, member)))
+            answer = await asking.answer(lambda: contained(self._heard(wanted, member, asking)))
+        except Unanswered as error:
+            reason = "model_timeout" if error.timed_out else "model_error"
+            raise self._given_up(wanted.index, reason, str(error)) from error
+        try:
+            result = _recordable(answer)
             reply = as_type(result, Reply)
-        except OutOfTime as error:
-            raise self._given_up(wanted.index, "model_timeout", str(error)) from error
         except Malformed as error:
             raise self._given_up(wanted.index, "model_error", f"its reply cannot be recorded: {error}") from error
         except Exception as error:
@@ -90,7 +93,7 @@ class Performance:
         book.notes.keep(EV_CALL_FINISHED, CallFinished(book.turn_id, wanted.index, result))
         return reply
 
-    async def _heard(self, wanted: AskModel, member: Member) -> Reply:
+    async def _heard(self, wanted: AskModel, member: Member, asking: Asking) -> Reply:
         """The model's answer; listened to as it comes, if it can be and anybody does."""
         model, feed, channel_id = member.declaration.model, self._book.means.feed, self._book.channel_id
         streaming = _streaming(model) if feed.overheard(channel_id) else None
@@ -100,6 +103,7 @@ class Performance:
         reply: Reply | None = None
         async for piece in streaming.stream(wanted.request):
             if isinstance(piece, str):
+                asking.heard |= bool(piece) and feed.overheard(channel_id)
                 feed.signal(Signal(channel_id, member.name, self._book.turn_id, wanted.index, piece))
             else:
                 reply = _checked(piece)

@@ -37,6 +37,7 @@ from antiphon.core.events import (
 from antiphon.core.journal import idempotency_key
 from antiphon.engines.alarms import OutOfTime
 from antiphon.engines.means import Book, Failing, InDoubt, digest_of_call
+from antiphon.engines.tracing import Marks
 
 
 class Surely(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -215,12 +216,20 @@ class ToolCalls:
 
     async def _made(self, ready: Ready, left: list[int]) -> Surely | str:
         """What the call came to; why that is not known, if it is not."""
+        wanted = ready.wanted
+        with self._book.means.trace.calling(wanted.path, wanted.call) as span:
+            return await self._under_way(ready, left, span)
+
+    async def _under_way(self, ready: Ready, left: list[int], span: Marks) -> Surely | str:
         channel = self._channel(ready)
         try:
             async with self._book.means.alarms.within(ready.tool.timeout):
                 returned = await called(ready.tool, ready.arguments, self._given(ready, channel))
+            if returned.failed:
+                span.failed("tool_error")
         except OutOfTime as error:
             channel.over = True
+            span.failed("timeout")
             await channel.tasks.give_up("timed_out")
             if ready.tool.idempotency == "unsafe":
                 outcome = await self._reconciled(ready)

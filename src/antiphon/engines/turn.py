@@ -31,7 +31,7 @@ from antiphon.core.instants import after
 from antiphon.core.journal import journal_of
 from antiphon.core.state import Turn
 from antiphon.core.step import pending, record, said_by_hub
-from antiphon.core.turns import Claim, Ending, Failure, Work, failed, owed_turn
+from antiphon.core.turns import FENCED, Claim, Ending, Failure, Work, failed, owed_turn
 from antiphon.core.words import told
 from antiphon.engines.alarms import Alarms, OutOfTime
 from antiphon.engines.entering import Entrance
@@ -42,6 +42,7 @@ from antiphon.engines.performing import Performance
 from antiphon.engines.place import Place
 from antiphon.engines.protocol import Attempt
 from antiphon.engines.tenure import SECONDS
+from antiphon.engines.tracing import Trace, Tracing
 from antiphon.hub.live import LiveChannel
 
 log = logging.getLogger("antiphon.engine")
@@ -87,6 +88,7 @@ class Turns:
         self._histories: OrderedDict[tuple[str, str, bool], History] = OrderedDict()
         self._turns = 0
         self._alone = asyncio.Lock()
+        self._tracing = Tracing()
 
     async def __call__(self, attempt: Attempt) -> None:
         """Run a turn, if it is still owed and nobody who lives has claimed it."""
@@ -108,7 +110,8 @@ class Turns:
         taking.set((job.channel_id, job.speaker))
         alone = attempts >= MOST_ATTEMPTS - 1 and not waits
         async with _Alone(self._alone, self.alarms) if alone else nullcontext():
-            await self._run(attempt, live, agent, turn=turn)
+            with self._tracing.turn(live.state, turn, workflow=in_packets(live)) as trace:
+                await self._run(attempt, live, agent, turn=turn, trace=trace)
 
     async def _suspected(self, live: LiveChannel, turn: Turn) -> tuple[int, bool]:
         """How often the turn seems to have ended its process, and whether a task may have that it waits for."""
@@ -117,20 +120,23 @@ class Turns:
         given = tasks_in(await self._entries(live, turn), turn.turn_id)
         return min(turn.attempts, given.claims_since), bool(given.under_way)
 
-    async def _run(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
+    async def _run(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn, trace: Trace) -> None:
         notes = Notes(live, turn, attempt.owner, clock=self._place.clock, new_id=self._place.new_id)
         try:
-            failure = await self._answered(attempt, notes, agent)
+            failure = await self._answered(attempt, notes, agent, trace=trace)
             attempt.ending = True
             if failure is not None:
+                trace.failed(failure.reason)
                 await notes.fail(failure)
         except Fenced as fenced:
+            trace.failed(FENCED)
             await self._dropped(attempt, notes, str(fenced))
         except InDoubt as doubt:
             self._waits(attempt, notes, str(doubt))
         except Stopped:
             await self._put_back(notes)
         except Denied as denied:
+            trace.failed(denied.reason)
             await self._closed(live, turn, denied)
         except asyncio.CancelledError:
             attempt.ending = True
@@ -140,12 +146,12 @@ class Turns:
                 await self._put_back(notes)
             raise
 
-    async def _answered(self, attempt: Attempt, notes: Notes, agent: Declaration) -> Failure | None:
+    async def _answered(self, attempt: Attempt, notes: Notes, agent: Declaration, *, trace: Trace) -> Failure | None:
         """Take the turn to its end; why there is no answer, if there is none."""
         try:
             if notes.turn.epoch:
                 await notes.claim()
-            said, performance = await self._taken(attempt, notes, agent)
+            said, performance = await self._taken(attempt, notes, agent, trace=trace)
             attempt.ending = True
             await notes.end(self._ending(notes, agent, said, context=performance.context))
         except Failing as failing:
@@ -163,7 +169,9 @@ class Turns:
             return Failure("turn_error", told(error))
         return None
 
-    async def _taken(self, attempt: Attempt, notes: Notes, agent: Declaration) -> tuple[Said, Performance]:
+    async def _taken(
+        self, attempt: Attempt, notes: Notes, agent: Declaration, *, trace: Trace
+    ) -> tuple[Said, Performance]:
         live, turn, place = notes.live, notes.turn, self._place
         refusal = refusing(live, agent.name)
         means = Means(
@@ -174,6 +182,7 @@ class Turns:
             refusal=refusal,
             delegates=place.delegates,
             stopping=attempt.stopping,
+            trace=trace,
             tenant=place.tenant,
         )
         entries = await self._entries(live, turn)

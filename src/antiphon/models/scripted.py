@@ -14,6 +14,8 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TypeGuard
 
+import msgspec
+
 from antiphon.agents.messages import NO_USAGE, Asked, Call, Reply, Request, Usage, says
 from antiphon.agents.replies import one_reply
 from antiphon.core.errors import ModelError, UsageError
@@ -56,7 +58,7 @@ class ScriptedModel:
         self._made += 1
         reply = await self._answer(self._made, request)
         usage = _usage(reply, request, self._counted) if reply.usage == NO_USAGE else reply.usage
-        return Reply(reply.text, self._named(reply.calls, request), usage)
+        return msgspec.structs.replace(reply, calls=self._named(reply.calls, request), usage=usage)
 
     async def stream(self, request: Request) -> AsyncIterator[str | Reply]:
         """The next reply's text word by word, then the reply."""

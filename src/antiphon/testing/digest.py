@@ -1,6 +1,7 @@
 """What happened, as one number: two logs with the same digest tell the same story.
 
-Rule 1: ids and times are left out, and so is everything that only says who ran a turn and how often it was tried.
+Rule 1: ids and times are left out, and so is everything that only says who ran a turn, and how often that or one of
+        its calls was tried.
 Rule 2: calls are told after everything that was said, turn by turn and in the order of their positions, whoever made
         them and in which order they returned.
 Rule 3: tasks are told after that, one by one in the order in which they were given, whichever was done first; and the
@@ -19,6 +20,7 @@ from antiphon.core.events import (
     EV_CALL_DOUBTED,
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
+    EV_CALL_RETRIED,
     EV_CALL_STARTED,
     EV_CHANNEL_CREATED,
     EV_TASK_PROGRESS,
@@ -31,7 +33,7 @@ from antiphon.core.events import (
 
 UNTOLD = frozenset({"mark", "delta_ms", "until"})
 """Data that only says when something was."""
-ATTEMPTS = frozenset({EV_TURN_CLAIMED, EV_TURN_RELEASED})
+ATTEMPTS = frozenset({EV_TURN_CLAIMED, EV_TURN_RELEASED, EV_CALL_RETRIED})
 CALLS = frozenset({EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_DOUBTED, EV_CALL_CLEARED})
 TASKS = TASK_ENDS | {EV_TASK_STARTED, EV_TASK_PROGRESS}
 TURN = "turn"
