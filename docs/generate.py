@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 from click.testing import CliRunner
 
 from antiphon.cli import MODULES, commands
@@ -19,7 +20,17 @@ Each command explains itself with `--help`; this page is what they say. It is wr
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([OPENING, section(), *(section(name) for name in MODULES)])
+    return "\n".join([OPENING, section(), *(section(*words) for words in every_command())])
+
+
+def every_command() -> list[tuple[str, ...]]:
+    """The words of every command, those of a group behind it."""
+    found: list[tuple[str, ...]] = []
+    for name in MODULES:
+        command = commands.get_command(click.Context(commands), name)
+        below = list(command.commands) if isinstance(command, click.Group) else []
+        found += [(name,), *((name, each) for each in below)]
+    return found
 
 
 def section(*words: str) -> str:

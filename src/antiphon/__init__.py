@@ -21,6 +21,8 @@ from antiphon.core.errors import (
     IdReused,
     LogCorrupt,
     ModelError,
+    ModelRefused,
+    ModelUnavailable,
     OutcomeUnknown,
     ReplyMalformed,
     RulesInvalid,
@@ -105,6 +107,10 @@ if TYPE_CHECKING:
         register_target,
     )
     from antiphon.hub.feed import Signal
+    from antiphon.models.anthropic import AnthropicModel
+    from antiphon.models.bridge import BridgedModel
+    from antiphon.models.openai import OpenAIModel
+    from antiphon.models.prices import price_table
     from antiphon.models.scripted import ScriptedModel
     from antiphon.orchestration.graph import Transition, TransitionGraph
     from antiphon.orchestration.lawbook import register_adapter
@@ -112,6 +118,7 @@ if TYPE_CHECKING:
     from antiphon.runtime.channel import Channel
     from antiphon.runtime.hub import Hub
     from antiphon.runtime.participant import Participant
+    from antiphon.toolsets.mcp import MCPServer
 
 _LATER = {
     "antiphon.agents.context": (
@@ -126,12 +133,17 @@ _LATER = {
     "antiphon.agents.steps": ("END", "Step", "Steps"),
     "antiphon.agents.tool": ("tool",),
     "antiphon.hub.feed": ("Signal",),
+    "antiphon.models.bridge": ("BridgedModel",),
+    "antiphon.models.prices": ("price_table",),
+    "antiphon.models.anthropic": ("AnthropicModel",),
+    "antiphon.models.openai": ("OpenAIModel",),
     "antiphon.models.scripted": ("ScriptedModel",),
     "antiphon.orchestration.lawbook": ("register_adapter",),
     "antiphon.runtime.agent": ("Agent",),
     "antiphon.runtime.channel": ("Channel",),
     "antiphon.runtime.hub": ("Hub",),
     "antiphon.runtime.participant": ("Participant",),
+    "antiphon.toolsets.mcp": ("MCPServer",),
     "antiphon.core.conditions": (
         "AllOf",
         "Always",
@@ -189,12 +201,14 @@ __all__ = [
     "AllOf",
     "Always",
     "Answered",
+    "AnthropicModel",
     "AntiphonError",
     "AnyOf",
     "Asked",
     "Assign",
     "BadName",
     "BadUrl",
+    "BridgedModel",
     "Call",
     "Channel",
     "Close",
@@ -218,13 +232,17 @@ __all__ = [
     "Intent",
     "Limits",
     "LogCorrupt",
+    "MCPServer",
     "Message",
     "ModelError",
+    "ModelRefused",
+    "ModelUnavailable",
     "NamedTranscript",
     "NamedWindowedSummary",
     "Not",
     "Objected",
     "Once",
+    "OpenAIModel",
     "OutcomeUnknown",
     "Participant",
     "Priority",
@@ -272,6 +290,7 @@ __all__ = [
     "calls",
     "delegate",
     "delete_context",
+    "price_table",
     "register_adapter",
     "register_condition",
     "register_target",

@@ -59,7 +59,8 @@ class Shown:
         bodies = connection.execute("SELECT body FROM log ORDER BY channel, seq").fetchall()
         connection.close()
         entries = [json.loads(body) for (body,) in bodies]
-        return [(each["event_type"], each["event_data"]) for each in entries if each["event_type"] in wanted]
+        told = [(each["event_type"], each["event_data"]) for each in entries if each["event_type"] in wanted]
+        return [(kind, data) for kind, data in told if data["turn"].endswith(f"/{story.CLERK}")]
 
     def recorded(self) -> list[tuple[str, int, str]]:
         """The file as SQLite alone reads it."""
@@ -100,8 +101,29 @@ def test_it_comes_to_its_end_in_time(either: Shown) -> None:
     assert either.seconds < SECONDS
 
 
-def test_three_processes_take_part_and_none_uses_a_network(either: Shown) -> None:
-    assert either.contacts == ["listening"] * 3
+def test_five_processes_take_part_and_none_leaves_this_machine(either: Shown) -> None:
+    assert either.contacts.count("listening") == 5
+    contacts = [contact for contact in either.contacts if contact != "listening"]
+    assert {contact.split()[0] for contact in contacts} >= {"socket.bind", "socket.connect"}
+    assert [contact for contact in contacts if "'127.0.0.1'" not in contact] == []
+
+
+def test_the_counter_is_talked_to_at_a_terminal_and_over_http(counted: Shown) -> None:
+    commanded = counted.of("commanded")
+    assert [(beat["name"], beat["file"]) for beat in commanded] == [("run", "counter.py"), ("serve", "counter.py")]
+    assert commanded[1]["url"].startswith("http://127.0.0.1:")
+    heard = counted.of("heard")
+    answers = [(beat["command"], beat["agent"], beat["text"]) for beat in heard if beat["event"] == "ai_message"]
+    assert answers == [
+        ("run", story.COUNTER, story.COUNTER_SAYS),
+        ("run", story.ADVERTISER, "That makes 11 pence, paid in advance."),
+        ("serve", story.ADVERTISER, "That makes 22 pence, paid in advance."),
+    ]
+    assert [beat["command"] for beat in heard if beat["event"] == "done"] == ["run", "run", "serve"]
+
+
+def test_a_handover_is_shown(told: Shown) -> None:
+    assert re.search(r"^ +nell +→ gus$", told.done.stdout, re.MULTILINE)
 
 
 def test_piped_it_is_plain(either: Shown) -> None:
@@ -214,7 +236,7 @@ def test_the_file_is_verified(counted: Shown) -> None:
     verified = counted.of("verified")[0]
     assert verified["problems"] == 0
     assert verified["envelopes"] == len(counted.recorded())
-    assert verified["channels"] == 6
+    assert verified["channels"] == 7
 
 
 def test_the_story_names_what_was_acknowledged(told: Shown) -> None:
@@ -236,7 +258,7 @@ def test_the_story_tells_what_was_read_and_what_was_called(told: Shown) -> None:
 
 
 def test_the_log_is_shown(told: Shown) -> None:
-    table = told.done.stdout.partition("6  What the log says\n")[2].partition("\n\n")[0]
+    table = told.done.stdout.partition("8  What the log says\n")[2].partition("\n\n")[0]
     assert re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<------ time ------>", table) + "\n" == GOLDEN.read_text("utf-8")
 
 
@@ -257,7 +279,7 @@ def test_what_to_try_next_can_be_tried(told: Shown) -> None:
 
 
 def test_it_says_what_it_leaves_and_how_to_remove_it(told: Shown) -> None:
-    left = told.done.stdout.partition("8  What is left\n")[2].partition("Try next")[0]
+    left = told.done.stdout.partition("10  What is left\n")[2].partition("Try next")[0]
     assert f"     rm {told.path}*\n" in left
     assert "--follow" in left
     assert "examples" in left

@@ -21,12 +21,15 @@ from antiphon.core.errors import AntiphonError, BadName, BadUrl
 
 MODULES = {
     "demo": "antiphon.cli.demo.command",
+    "run": "antiphon.cli.run",
+    "serve": "antiphon.cli.serve",
     "channels": "antiphon.cli.channels",
     "log": "antiphon.cli.log",
     "replay": "antiphon.cli.replay",
     "check": "antiphon.cli.check",
     "draw": "antiphon.cli.draw",
     "verify": "antiphon.cli.verify",
+    "keys": "antiphon.cli.keys",
     "doctor": "antiphon.cli.doctor",
 }
 """Where each command lives, in the order in which the help lists them. The module calls it `command`."""

@@ -24,6 +24,7 @@ from antiphon.hub.feed import Signal
 from antiphon.runtime.builder import EnvelopeBuilder
 from antiphon.runtime.channel import private
 from antiphon.runtime.desk import Accept, Desk
+from antiphon.runtime.modelling import check_models
 from antiphon.runtime.participant import Participant
 from antiphon.runtime.reading import follow, overhear
 from antiphon.store.protocol import ChannelRow, Store
@@ -142,6 +143,7 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
             return await self._register(who, "service" if kind is None else kind, accept)
         if kind not in (None, "agent"):
             raise UsageError(f"{who.name!r} is an agent, not of kind {shown(kind)}")
+        check_models(who)
         participant = await self._register(who.name, "agent", accept)
         desk = self._desk
         desk.agents[who.name] = who

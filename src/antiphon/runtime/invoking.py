@@ -10,38 +10,77 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 
+import msgspec
+
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.nesting import Lane, taking
+from antiphon.agents.results import AgentReply
+from antiphon.agents.routine import LIMITS
 from antiphon.core.codec import Malformed, check_json
-from antiphon.core.errors import UnknownChannel, UsageError
-from antiphon.core.events import (
-    Created,
-    Seat,
-)
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import TurnFailed, UnknownChannel, UsageError
+from antiphon.core.events import EV_TEXT, Created, Json, Seat
 from antiphon.core.ids import derived_id
+from antiphon.core.views import Message
 from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.desk import Desk
-from antiphon.runtime.events import (
-    AgentEvent,
-)
+from antiphon.runtime.events import FinalStateEvent
+from antiphon.runtime.following import Numbered, following, with_tokens
 from antiphon.runtime.hub import Hub
-from antiphon.runtime.reading import grown
-from antiphon.runtime.told import Told
+from antiphon.runtime.told import Told, reply_of
 
 USER = "user"
 """Who speaks in a thread."""
 
 
-async def channel_of(hub: Hub, agent: Declaration, thread_id: str | None) -> Channel:
-    """The channel of this thread, opened if it is not there yet. Both are registered, if they are not."""
+class Before(msgspec.Struct, frozen=True):
+    """What was said elsewhere, with which a new thread begins. Nobody answers it."""
+
+    messages: Sequence[Message] = ()
+    """In order; what has the role `assistant` is the agent's, everything else the speaker's."""
+    active: str = ""
+    """Who of the agent's team gave the last answer: `support/billing`; "" if the agent itself did."""
+    context_vars: Json = {}
+
+    def drafts(self, agent: str, speaker: str) -> list[Envelope]:
+        """What was said, each by whose it is."""
+        drafts = [
+            Envelope(sender_id=agent if each.role == ASSISTANT else speaker, event_type=EV_TEXT, event_data=_text(each))
+            for each in self.messages
+        ]
+        last = next((draft for draft in reversed(drafts) if draft.sender_id == agent), None)
+        if last is not None and self.active:
+            last.event_data["agent"] = self.active
+        return drafts
+
+
+ASSISTANT = "assistant"
+NOTHING = Before()
+
+
+async def channel_of(
+    hub: Hub, agent: Declaration, thread_id: str | None, *, speaker: str = USER, before: Before = NOTHING
+) -> Channel:
+    """The channel of this thread, opened if it is not there yet. Both are registered, if they are not.
+
+    Threads of one speaker are never those of another, whatever their keys. One that is opened begins with `before`.
+    """
     desk = hub._desk
     desk.check_open()
-    await _seat(hub, agent)
-    channel_id = desk.new_id() if thread_id is None else derived_id("thread", agent.name, _key(thread_id))
+    await _seat(hub, agent, speaker)
+    channel_id = desk.new_id() if thread_id is None else derived_id("thread", *_lane(agent, speaker), _key(thread_id))
     async with desk.locks.setdefault(channel_id, asyncio.Lock()):
-        return Channel(desk, await _found(desk, agent, channel_id), USER)
+        return Channel(desk, await _found(desk, agent, channel_id, speaker=speaker, before=before), speaker)
+
+
+def _text(message: Message) -> Json:
+    return {"text": message.text}
+
+
+def _lane(agent: Declaration, speaker: str) -> tuple[str, ...]:
+    return (agent.name,) if speaker == USER else (agent.name, speaker)
 
 
 def check_runs(hub: Hub, agent: Declaration, text: object) -> None:
@@ -52,14 +91,20 @@ def check_runs(hub: Hub, agent: Declaration, text: object) -> None:
         raise UsageError(f"this hub was opened with engine=None and runs no turns; {agent.name!r} would never answer")
 
 
-async def _seat(hub: Hub, agent: Declaration) -> None:
-    desk = hub._desk
-    if agent.name == USER:
-        raise UsageError(f"{USER!r} is whoever speaks to an agent in its threads; give the agent another name")
-    async with desk.locks.setdefault(USER, asyncio.Lock()):
-        if USER not in desk.acceptors:
-            await hub.register(USER, kind=_kind_of_user(desk))
+async def _seat(hub: Hub, agent: Declaration, speaker: str) -> None:
+    if agent.name == speaker:
+        raise UsageError(f"{speaker!r} is whoever speaks to an agent in its threads; give the agent another name")
+    await seat_person(hub, speaker)
     await seat_agent(hub, agent)
+
+
+async def seat_person(hub: Hub, name: str, kind: str = "human") -> None:
+    """Register whoever asks, if they are not: as the store knows them, otherwise as this kind."""
+    desk = hub._desk
+    async with desk.locks.setdefault(USER, asyncio.Lock()):
+        if name not in desk.acceptors:
+            known = desk.directory.find(name).kind if desk.directory.knows(name) else kind
+            await hub.register(name, kind=known)
 
 
 async def seat_agent(hub: Hub, agent: Declaration) -> None:
@@ -74,11 +119,6 @@ async def seat_agent(hub: Hub, agent: Declaration) -> None:
         raise UsageError(f"{what} is registered as {agent.name!r} in this hub; give this agent another name")
 
 
-def _kind_of_user(desk: Desk) -> str:
-    """A person, unless the store knows somebody of that name as something else."""
-    return desk.directory.find(USER).kind if desk.directory.knows(USER) else "human"
-
-
 def _key(thread_id: object) -> str:
     if not isinstance(thread_id, str) or not thread_id:
         raise UsageError(f"thread_id is {shown(thread_id)}; give a text, or None for a new thread")
@@ -89,36 +129,50 @@ def _key(thread_id: object) -> str:
     return thread_id
 
 
-async def _found(desk: Desk, agent: Declaration, channel_id: str) -> LiveChannel:
+async def _found(desk: Desk, agent: Declaration, channel_id: str, *, speaker: str, before: Before) -> LiveChannel:
     try:
         return await desk.live(channel_id)
     except UnknownChannel:
-        seats = [Seat(USER, desk.directory.find(USER).kind), Seat(agent.name, "agent")]
-        return await desk.create(Created("conversation", USER, seats), channel_id)
+        seats = [Seat(speaker, desk.directory.find(speaker).kind), Seat(agent.name, "agent")]
+        created = Created("conversation", speaker, seats, context_vars=before.context_vars)
+        return await desk.create(created, channel_id, before=before.drafts(agent.name, speaker))
 
 
 async def events_of(
     channel: Channel, told: Told, text: str, *, message_id: str | None
-) -> AsyncGenerator[AgentEvent, None]:
-    """Say something to the agent, and tell what follows until its turn has ended, or waits for a person."""
-    desk = channel._desk
-    with _waiting(desk, taking.get(), (channel.channel_id, told.agent)):
+) -> AsyncGenerator[Numbered, None]:
+    """Say something to the agent, and tell what follows until its turn has ended, or waits for a person.
+
+    The first that comes tells nothing but that the message is recorded.
+    """
+    with _waiting(channel._desk, taking.get(), (channel.channel_id, told.agent)):
         told.message = await channel.send(text, message_id=message_id)
-        async with aclosing(_until_over(channel, told, told.message.sequence)) as events:
-            async for event in events:
-                yield event
-    if not told.over:
-        raise UsageError("the hub was closed while the agent was answering; its turn goes on when it is opened again")
+        yield told.message.sequence, None
+        async with aclosing(following(channel, told, told.message)) as events:
+            async for numbered in events:
+                yield numbered
 
 
-async def _until_over(channel: Channel, told: Told, after: int) -> AsyncGenerator[AgentEvent, None]:
-    desk = channel._desk
-    async with aclosing(grown(desk, channel._live, after, until=desk.stopped)) as envelopes:
-        async for envelope in envelopes:
-            for event in told.of(envelope):
-                yield event
-            if told.over:
-                return
+async def answer_of(channel: Channel, agent: Declaration, text: str, *, message_id: str | None) -> AgentReply:
+    """Say something to the agent, and wait for its answer; `TurnFailed` if there is none."""
+    told = Told(agent.name, lambda: channel._live.state)
+    final: FinalStateEvent | None = None
+    async with aclosing(events_of(channel, told, text, message_id=message_id)) as events:
+        async for _, event in events:
+            final = event if isinstance(event, FinalStateEvent) else None
+    assert final is not None, "the last event is the final one"
+    if final.stopped is not None and final.stopped not in LIMITS:
+        raise TurnFailed(final.stopped, channel.channel_id, final.detail)
+    return reply_of(agent, told.path, final)
+
+
+def told_of(
+    channel: Channel, agent: Declaration, text: str, *, message_id: str | None, tokens: bool
+) -> AsyncGenerator[Numbered, None]:
+    """Say something to the agent, and follow its turn; with the pieces of its answer as they come, if asked for."""
+    told = Told(agent.name, lambda: channel._live.state)
+    events = events_of(channel, told, text, message_id=message_id)
+    return with_tokens(channel, told, events) if tokens else events
 
 
 @contextmanager

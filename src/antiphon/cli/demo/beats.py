@@ -190,6 +190,24 @@ class Closed(Beat, frozen=True):
     reason: str
 
 
+class Commanded(Beat, frozen=True):
+    """A command of ours was run as a process on the same file, and where it is reached, if it can be."""
+
+    name: str
+    file: str
+    url: str = ""
+
+
+class Heard(Beat, frozen=True):
+    """Something that was told of a conversation with an agent, at a terminal or over HTTP."""
+
+    command: str
+    event: str
+    agent: str
+    text: str = ""
+    tool: str = ""
+
+
 class Verified(Beat, frozen=True):
     """Every record was decoded and held against the hash chain."""
 
@@ -224,6 +242,8 @@ AnyBeat = (
     | Delivered
     | Repeated
     | Closed
+    | Commanded
+    | Heard
     | Verified
     | Ended
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from antiphon.cli.demo import beats
+from antiphon.cli.demo.callers import Callers
 from antiphon.cli.demo.narration import Narrator
 from antiphon.cli.demo.play import TENANT, DemoFailed, Play, Tell
 from antiphon.cli.log import View, show
@@ -40,8 +41,9 @@ def command(*, keep: Path | None, fast: bool, as_json: bool) -> None:
 
     A newsroom talks over a hub that runs in a process of its own; its clerk, an agent, has just made a payment. That
     process is killed with SIGKILL while it writes. Another one opens the same file: everything acknowledged is there,
-    once, and the clerk's turn is finished from its journal, with nothing paid twice. It takes about twenty seconds; no
-    key, no network.
+    once, and the clerk's turn is finished from its journal, with nothing paid twice. Then somebody talks to the paper's
+    counter, a team of two, with `antiphon run` and, over HTTP on this machine, with `antiphon serve`. It takes about
+    half a minute; no key, no network.
     """
     path = _place(keep)
     url = SQLITE + str(path)
@@ -56,6 +58,7 @@ async def _as_json(url: str) -> None:
     begun = time.monotonic()
     play = Play(url, write_json, pace=0)
     await play.run()
+    await Callers(url, write_json, pace=0).run()
     await _verify(url, write_json)
     write_json(beats.Ended(url, play.desk, round(time.monotonic() - begun, 3)))
 
@@ -65,7 +68,8 @@ async def _as_story(url: str, path: Path, out: Output, *, pace: float) -> None:
     narrator.introduce(str(path))
     play = Play(url, narrator.tell, pace=pace)
     await play.run()
-    out.heading("6  What the log says")
+    await Callers(url, narrator.tell, pace=pace).run()
+    out.heading("8  What the log says")
     await show(url, TENANT, play.desk, view=View(out))
     out.line(Cell("       The numbers between are bookkeeping: whose turn it is, and why.", "dim"))
     await _verify(url, narrator.tell)
@@ -83,7 +87,7 @@ async def _verify(url: str, tell: Tell) -> None:
 
 def _part(out: Output, path: Path) -> None:
     """Say what stays, and how to be rid of it."""
-    out.heading("8  What is left")
+    out.heading("10  What is left")
     out.line("   The file stays, for you to look into. This removes it:")
     out.command("     ", Cell(_removal(path), "bold"))
     out.line("   While a hub is open, `antiphon log CHANNEL --follow` shows what is said.")

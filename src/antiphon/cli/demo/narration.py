@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from antiphon.agents.intents import TRANSFER
 from antiphon.cli.demo import beats, story
 from antiphon.cli.demo.beats import AnyBeat
 from antiphon.cli.output import Cell, Column, Output, Words
@@ -121,10 +122,33 @@ class Narrator:
                 self._row(f"finds June's question, number {sequence}, waiting in his inbox", mark=YES, who=name)
             case beats.Closed(channel_id=channel_id, reason=reason):
                 self._row(Cell(f"the {self._labels[channel_id]} is closed: {reason}", "dim"))
+            case beats.Commanded() | beats.Heard():
+                self._visited(beat)
             case beats.Verified(channels=channels, envelopes=envelopes, problems=problems):
                 self._verified(channels, envelopes, problems)
             case _:
                 self._worked(beat)
+
+    def _visited(self, beat: beats.Commanded | beats.Heard) -> None:
+        """Somebody at the counter."""
+        match beat:
+            case beats.Commanded(name="run", file=file):
+                self._out.heading(f"6  The counter opens: antiphon run {file}")
+                self._out.line(Cell("   A team of two agents, at a terminal. Who hands over is shown.", "italic"))
+            case beats.Commanded(file=file, url=url):
+                self._out.heading(f"7  The same conversation over HTTP: antiphon serve {file}")
+                self._out.line(Cell(f"   POST {url}/agents/{story.COUNTER}/stream_invoke", "italic"))
+            case beats.Heard(event="tool_usage", agent=agent, tool=tool):
+                target = tool.removeprefix(TRANSFER)
+                self._row(f"→ {target}" if target != tool else f"calls {tool}", who=agent)
+            case beats.Heard(event="tool_response", tool=tool, text=text) if not tool.startswith(TRANSFER):
+                self._row(Cell(f"{tool} gave {text}", "dim"))
+            case beats.Heard(event="user_message", text=text):
+                self._row(text, who=story.CALLER)
+            case beats.Heard(event="ai_message", agent=agent, text=text):
+                self._row(text, mark=YES, who=agent)
+            case _:
+                return
 
     def _worked(self, beat: AnyBeat) -> None:
         """The clerk's turn."""
@@ -178,7 +202,7 @@ class Narrator:
     def _verified(self, channels: int, envelopes: int, problems: int) -> None:
         size = f"{counted(channels, 'channel')}, {counted(envelopes, 'envelope')}"
         found = "sequences without gaps, hash chain intact" if not problems else counted(problems, "problem")
-        self._out.heading("7  The whole file, verified")
+        self._out.heading("9  The whole file, verified")
         self._state(f"{size}: {found}", mark=NO if problems else YES)
 
     def _by_channel(self, facts: Mapping[str, str]) -> None:

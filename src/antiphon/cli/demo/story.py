@@ -35,6 +35,15 @@ AFTER = (
 )
 REASON = "front page agreed"
 
+COUNTER, ADVERTISER, CALLER = "nell", "gus", "you"
+AD = "advertisement"
+AT_THE_COUNTER = (
+    "Good evening. Is there a paper left?",
+    "And an advertisement, please: one goose, free to a good home.",
+)
+BY_LETTER = "How much if it runs for two days?"
+COUNTER_SAYS = "One copy, slightly pecked. Anything else?"
+
 TIP, PAYEE, SHILLINGS, RECEIPT = "a gang of geese", "Mrs Plum", 12, "Mrs Plum's receipt"
 PAID = "Mrs Plum has her twelve shillings. Once."
 

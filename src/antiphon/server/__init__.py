@@ -1,0 +1,1 @@
+"""The hub over HTTP: agents to ask, channels to read and speak in, approvals to give."""

@@ -1,0 +1,140 @@
+"""Errors as answers: a status, a stable word to branch on, and a sentence.
+
+Rule 1: whatever is not there, or not for whoever asks, is the same 404.
+Rule 2: what went wrong inside is logged, and told as nothing but that.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from starlette.responses import Response
+
+from antiphon.core.codec import to_json
+from antiphon.core.errors import (
+    AntiphonError,
+    Denied,
+    LogCorrupt,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TooLarge,
+    TurnFailed,
+    UnknownChannel,
+    UsageError,
+)
+
+log = logging.getLogger("antiphon.server")
+
+JSON = "application/json"
+CHAT = "/v1/"
+"""Below this path errors have the form that clients of chat completions know."""
+DENIALS = {
+    "too_large": 413,
+    **dict.fromkeys(("not_a_participant", "not_a_person", "not_a_writer", "forged_sender"), 403),
+    **dict.fromkeys(
+        (
+            "bad_audience",
+            "bad_causation",
+            "bad_event_type",
+            "bad_number",
+            "bad_priority",
+            "bad_text",
+            "malformed",
+            "not_json",
+            "reserved_event",
+            "reserved_field",
+            "too_deep",
+            "unknown_audience",
+        ),
+        422,
+    ),
+}
+"""The status of a refusal by its reason; that something is not possible now is 409."""
+TURNS = {"model_error": 502, "model_timeout": 504, "in_doubt": 409, "cancelled": 409, "channel_closed": 409}
+"""The status of a turn that failed, by its reason; what else can go wrong is wrong with the agent itself."""
+AGAIN = {"retry-after": "1"}
+KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What went wrong."""
+
+    reason: str
+    """A stable word to branch on."""
+    message: str
+    channel_id: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is answered instead of what was asked for."""
+
+    error: Fault
+
+
+class ChatFault(msgspec.Struct, frozen=True):
+    """What went wrong, as clients of chat completions know it."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+    """A stable word to branch on."""
+
+
+class ChatProblem(msgspec.Struct, frozen=True):
+    """What clients of chat completions are answered instead of what they asked for."""
+
+    error: ChatFault
+
+
+class Refused(AntiphonError):
+    """A request cannot be answered as it is, for a reason that only matters over HTTP."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+def problem(status: int, reason: str, message: str, *, path: str = "", channel_id: str = "") -> Response:
+    """The answer that something went wrong."""
+    headers = {"www-authenticate": "Bearer"} if status == 401 else AGAIN if status == 503 else None
+    body: object = Problem(Fault(reason, message, channel_id))
+    if path.startswith(CHAT):
+        kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        body = ChatProblem(ChatFault(message, kind, code=reason))
+    return Response(to_json(body), status, headers=headers, media_type=JSON)
+
+
+def problem_of(error: BaseException, *, path: str, closing: bool) -> Response:
+    """What an error is told as. One that nobody foresaw is logged."""
+    match error:
+        case Refused():
+            return problem(error.status, error.reason, str(error), path=path)
+        case Denied():
+            status = DENIALS.get(error.reason, 409)
+            return problem(status, error.reason, str(error), path=path, channel_id=error.channel_id)
+        case TurnFailed():
+            status = TURNS.get(error.reason, 500)
+            return problem(status, error.reason, str(error), path=path, channel_id=error.channel_id)
+        case UnknownChannel():
+            return problem(404, "unknown_channel", str(error), path=path)
+        case UsageError() if closing:
+            return problem(503, "stopping", "the server stops; ask again soon, with the same message_id", path=path)
+        case UsageError():
+            return problem(422, "bad_request", str(error), path=path)
+        case TooLarge():
+            return problem(413, "too_large", str(error), path=path)
+        case LogCorrupt():
+            return problem(409, "quarantined", str(error), path=path, channel_id=error.channel_id)
+        case _:
+            return _inside(error, path)
+
+
+def _inside(error: BaseException, path: str) -> Response:
+    """What went wrong in here, of which whoever asked learns no more than what to do."""
+    if isinstance(error, StoreUnavailable | OutcomeUnknown):
+        log.warning("the store cannot be used: %s", error)
+        return problem(503, "store_unavailable", "the store cannot be used now; try again", path=path)
+    log.error("a request to %s failed", path, exc_info=error)
+    return problem(500, "failed", "something went wrong; the server's log says what", path=path)

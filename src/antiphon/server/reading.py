@@ -1,0 +1,82 @@
+"""A request as its verb wants it: what stands behind the `?`, and the body, within its limits.
+
+Rule 1: a body is counted while it comes. What is too large is refused before it is there.
+Rule 2: what has not the right shape is refused with its place and the shape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from antiphon.core.codec import Malformed, check_json
+from antiphon.core.words import plainly
+from antiphon.server.limits import Limits
+from antiphon.server.problems import JSON, Refused
+
+T = TypeVar("T")
+
+
+async def body_of(request: Request, kind: type[T], limits: Limits) -> T:
+    """The body as a value of this type; `Refused` if it is none."""
+    _check_headers(request.headers, limits)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            raw = await _read(request, limits.body_bytes)
+    except TimeoutError:
+        raise Refused(408, "too_slow", f"the body did not come within {limits.body_seconds:g} seconds") from None
+    except ClientDisconnect:
+        raise Refused(400, "gone", "whoever asked is gone") from None
+    return typed(raw, kind)
+
+
+def typed(raw: bytes, kind: type[T]) -> T:
+    """JSON as a value of this type."""
+    try:
+        plain: object = msgspec.json.decode(raw)
+        check_json(plain)
+        return msgspec.convert(plain, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refused(422, "bad_body", f"the body: {plainly(str(error))}") from error
+    except Malformed as error:
+        raise Refused(413 if error.reason == "too_large" else 422, error.reason, f"the body: {error}") from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Refused(400, "no_json", f"the body is no JSON: {error}") from error
+
+
+def query_of(given: Mapping[str, str], kind: type[T]) -> T:
+    """What stands behind the `?` as a value of this type."""
+    try:
+        return msgspec.convert(dict(given), type=kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused(422, "bad_query", f"the query: {plainly(str(error))}") from error
+
+
+def _check_headers(headers: Mapping[str, str], limits: Limits) -> None:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON:
+        raise Refused(415, "not_json", f"the body is {kind or 'of no type'}; send {JSON}")
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused(415, "encoded", "the body is encoded; send it as it is")
+    length = headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > limits.body_bytes:
+        raise _too_large(limits.body_bytes)
+
+
+async def _read(request: Request, most: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > most:
+            raise _too_large(most)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(413, "too_large", f"the body has more than {most} bytes")

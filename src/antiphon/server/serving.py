@@ -1,0 +1,122 @@
+"""A server over a hub that is open: where it listens, and how it stops.
+
+Rule 1: without keys it listens to this machine alone.
+Rule 2: it stops in good order: nobody new is let in, streams end between two events, requests under way are given time,
+        and those that still wait are told to come again.
+Rule 3: whoever runs it decides about signals; nothing is captured here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+
+import msgspec
+import uvicorn
+
+from antiphon.core.errors import UsageError
+from antiphon.runtime.hub import Hub
+from antiphon.runtime.keys import keys_of
+from antiphon.server.app import app_of
+from antiphon.server.connections import connection, cut_all, let_go
+from antiphon.server.limits import USUAL, Limits
+from antiphon.server.principals import is_loopback
+from antiphon.server.streams import Streams
+from antiphon.server.table import VERBS
+from antiphon.server.verbs import House, Verb
+
+HOST, PORT = "127.0.0.1", 8484
+BACKLOG = 2048
+SEND_BUFFER = 128 * 1024
+"""How many bytes of what is sent the system holds for each connection, so that a thousand who read nothing cost little,
+and that it is noticed soon whether anybody reads."""
+ALLOWANCE = 2
+"""How many seconds longer than our own patience that of what we run on is."""
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A server that listens."""
+
+    host: str
+    port: int
+    streams: Streams
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+@asynccontextmanager
+async def serving(
+    hub: Hub, *, host: str = HOST, port: int = PORT, limits: Limits = USUAL, verbs: Sequence[Verb] = VERBS
+) -> AsyncIterator[Served]:
+    """Serve a hub for as long as this is entered. Port 0 is any that is free."""
+    if not is_loopback(host) and not keys_of(hub).guarded:
+        advice = "make one first: antiphon keys make --participant NAME --scope all"
+        raise UsageError(f"{host!r} can be reached from other machines, and there are no keys; {advice}")
+    listening = _bound(host, port, limits)
+    streams = Streams(limits)
+    server = _server(House(hub, limits, streams), verbs)
+    running = asyncio.create_task(server.serve(sockets=[listening]), name="server")
+    watching = asyncio.create_task(let_go(server.server_state, limits.request_seconds), name="connections")
+    try:
+        yield Served(host, listening.getsockname()[1], streams)
+    finally:
+        await _stop(server, running, streams, seconds=limits.stop_seconds)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        listening.close()
+
+
+def _server(house: House, verbs: Sequence[Verb]) -> uvicorn.Server:
+    limits = house.limits
+    config = uvicorn.Config(
+        app_of(house, verbs),
+        http=connection,  # type: ignore[arg-type]  # it is called like the class of what it makes
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=int(limits.stop_seconds) + ALLOWANCE,
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]  # see rule 3
+    return server
+
+
+def _bound(host: str, port: int, limits: Limits) -> socket.socket:
+    """A socket that listens there. What it is sent nobody takes ends the connection, whoever holds it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # only if TCP is named, asyncio sends at once
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            patience = int(limits.stalled_seconds * 1000)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"nothing can listen on {host!r}, port {port}: {error.strerror or error}") from error
+    listening.setblocking(False)
+    return listening
+
+
+async def _stop(server: uvicorn.Server, running: asyncio.Task[None], streams: Streams, *, seconds: float) -> None:
+    streams.stopping.set()
+    server.should_exit = True
+    late = asyncio.get_running_loop().call_later(seconds, streams.late.set)
+    try:
+        await running
+    finally:
+        late.cancel()
+        cut_all(server.server_state)

@@ -1,0 +1,329 @@
+"""Chat completions from the inside: what is understood, what is remembered, and what a channel begins with."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon import Agent, Denied, Envelope, Hub, Reply, Request, says
+from antiphon.cli import commands
+from antiphon.core.codec import digest_of
+from antiphon.core.events import ASIDE, EV_TEXT, EV_TURN_ASSIGNED
+from antiphon.core.replaying import replayed
+from antiphon.core.views import Message
+from antiphon.orchestration.lawbook import laws_for
+from antiphon.runtime.events import TokenEvent
+from antiphon.runtime.invoking import Before, answer_of, channel_of
+from antiphon.server.chat_memory import ALIKE, Held, Memory
+from antiphon.server.chat_reading import conversation_of
+from antiphon.server.chat_shapes import ChatNote, ChatRequest
+from antiphon.server.chat_speech import GAP, Head, Speech, Telling
+from antiphon.server.problems import Refused
+from antiphon.server.reading import typed
+from antiphon.testing import ManualClock, canonical_digest
+from tests.server.houses import house
+
+EARLIER = [
+    Message("user", "Be brief."),
+    Message("user", "Hello"),
+    Message("assistant", "Good day."),
+    Message("user", "Well"),
+]
+
+
+async def recite(request: Request) -> Reply:
+    """A model that says everything that it was shown."""
+    return says(" / ".join(f"{role}:{text}" for role, text in request.history))
+
+
+def asked(**fields: object) -> ChatRequest:
+    """A request as it is read from the wire."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    return typed(json.dumps(body).encode(), ChatRequest)
+
+
+def said(*roles: str) -> list[dict[str, object]]:
+    return [{"role": role, "content": f"{role} {place}"} for place, role in enumerate(roles)]
+
+
+# What is understood
+
+
+def test_a_conversation_ends_with_what_is_said_now() -> None:
+    conversation = conversation_of(asked(messages=said("system", "developer", "user", "assistant", "user")))
+    assert conversation.text == "user 4"
+    assert conversation.earlier == (
+        ("system", "system 0"),
+        ("system", "developer 1"),
+        ("user", "user 2"),
+        ("assistant", "assistant 3"),
+    )
+    assert [message.role for message in conversation.seeds()] == ["user", "user", "user", "assistant"]
+
+
+def test_texts_in_parts_are_one_text_and_an_empty_answer_is_none() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": parts},
+    ]
+    conversation = conversation_of(asked(messages=messages))
+    assert conversation.text == "one\ntwo"
+    assert conversation.seeds() == [("user", "a")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0.3, "top_p": 1, "max_tokens": 5, "max_completion_tokens": 5, "seed": 1, "stop": ["x"]},
+        {"user": "u", "store": True, "logit_bias": {}, "reasoning_effort": "low", "parallel_tool_calls": False},
+        {"tools": [], "tool_choice": "none", "functions": None, "n": 1, "response_format": {"type": "text"}},
+        {"tool_choice": "auto", "modalities": ["text"], "logprobs": False, "something_of_next_year": {"a": [1]}},
+    ],
+)
+def test_what_changes_nothing_is_taken(fields: dict[str, object]) -> None:
+    assert conversation_of(asked(**fields)).text == "Hi"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function"}]),
+        ("functions", [{"name": "f"}]),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+        ("function_call", {"name": "f"}),
+        ("n", 2),
+        ("n", 0),
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("audio", {"voice": "v"}),
+        ("modalities", ["text", "audio"]),
+        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {}}),
+        ("web_search_options", {}),
+    ],
+)
+def test_what_changes_the_meaning_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(Refused, match=rf"^{field} is .* not taken here: .*; leave it out") as refused:
+        conversation_of(asked(**{field: value}))
+    assert (refused.value.status, refused.value.reason) == (400, "unsupported")
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"role": "tool", "content": "x"}, r"messages\[0\] has the role 'tool', which is not taken here"),
+        ({"role": "function", "content": "x"}, r"messages\[0\] has the role 'function'"),
+        ({"role": "boss", "content": "x"}, r"the role 'boss'; there are: system, developer, user, assistant"),
+        ({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, r"messages\[0\] calls tools"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "the type 'image_url'"),
+        ({"role": "user"}, r"messages\[0\] has no content"),
+    ],
+)
+def test_a_message_that_no_agent_can_read_is_refused(message: dict[str, object], why: str) -> None:
+    with pytest.raises(Refused, match=why) as refused:
+        conversation_of(asked(messages=[message, {"role": "user", "content": "Hi"}]))
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("last", ["assistant", "system"])
+def test_the_last_message_is_the_user_s(last: str) -> None:
+    with pytest.raises(Refused, match=f"the last of the messages has the role {last!r}; end with what the user says"):
+        conversation_of(asked(messages=said("user", last)))
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"model": "m"}', b'{"model": "m", "messages": []}', b'{"model": 1, "messages": [{}]}']
+)
+def test_what_is_no_request_at_all_is_refused_with_its_place(body: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        typed(body, ChatRequest)
+    assert refused.value.status == 422
+
+
+# What is sent
+
+
+@given(parts=st.lists(st.lists(st.text(max_size=5), max_size=4), max_size=4), answer=st.text(max_size=12))
+def test_what_is_sent_ends_with_the_answer_whatever_was_streamed(parts: list[list[str]], answer: str) -> None:
+    speech, sent = Speech(), ""
+    for part in parts:
+        speech.ends_part()
+        sent += "".join(speech.piece(piece) for piece in part)
+    sent += speech.whole(answer)
+    assert sent == speech.said
+    assert sent.endswith(answer)
+
+
+def test_what_was_streamed_is_not_sent_again() -> None:
+    speech = Speech()
+    assert [speech.piece("Good "), speech.piece("day."), speech.whole("Good day.")] == ["Good ", "day.", ""]
+    speech = Speech()
+    assert [speech.piece("Good "), speech.whole("Good day.")] == ["Good ", "day."]
+
+
+def test_parts_stand_apart() -> None:
+    speech = Speech()
+    speech.piece("One moment.")
+    speech.ends_part()
+    speech.ends_part()
+    assert speech.whole("42") == f"{GAP}42"
+    other = Speech()
+    other.piece("broken off")
+    assert other.whole("42") == f"{GAP}42"
+
+
+def test_who_speaks_next_stands_apart_too() -> None:
+    telling = Telling(Head("chatcmpl-1", 0, "m"), lambda *_: ChatNote("b", "c", None), events=False, usage=False)
+    spoken = [TokenEvent("a", "One"), TokenEvent("a", " two."), TokenEvent("b", "Three.")]
+    assert [chunk.choices[0].delta["content"] for event in spoken for chunk in telling.of(0, event)] == [
+        "One",
+        " two.",
+        f"{GAP}Three.",
+    ]
+
+
+# What is remembered
+
+
+def test_a_conversation_is_used_once_and_those_alike_are_not_mixed_up() -> None:
+    memory = Memory()
+    memory.keep("a", Held("one", 1))
+    memory.keep("a", Held("two", 1))
+    memory.keep("a", Held("two", 1))
+    assert memory.known("a") == ("two", 1)
+    assert [memory.take("a"), memory.take("a"), memory.take("a")] == [("two", 1), ("one", 1), None]
+    assert memory.known("a") is None
+
+
+def test_memory_is_bounded_and_forgets_what_was_not_asked_for_longest() -> None:
+    memory = Memory(most=3)
+    for name in "abc":
+        memory.keep(name, Held(name, 1))
+    memory.keep("a", Held("a", 2))
+    memory.keep("d", Held("d", 1))
+    assert [bool(memory.known(name)) for name in "abcd"] == [True, False, True, True]
+    for number in range(2 * ALIKE):
+        memory.keep("d", Held(str(number), 1))
+    assert sum(memory.take("d") is not None for _ in range(3 * ALIKE)) == ALIKE
+
+
+# What a channel begins with
+
+
+async def seeded(hub: Hub, before: Before, thread_id: str = "t") -> tuple[str, str]:
+    """The id of a channel that begins with this, and what its agent answers then."""
+    agent = Agent("poet", recite)
+    channel = await channel_of(hub, agent, thread_id, before=before)
+    return channel.channel_id, (await answer_of(channel, agent, "Now", message_id="m")).text
+
+
+RECITED = "user:Be brief. / user:Hello / assistant:Good day. / user:Well / user:Now"
+
+
+async def test_an_agent_is_shown_what_was_said_before_in_order_and_answers_only_what_is_said_now() -> None:
+    async with Hub.open("memory:", clock=ManualClock()) as hub:
+        channel_id, answer = await seeded(hub, Before(EARLIER, context_vars={"seen": 1}))
+        log = await hub.log(channel_id)
+        texts = [
+            (each.sender_id, each.event_data["text"], each.event_data.get(ASIDE))
+            for each in log
+            if each.event_type == EV_TEXT
+        ]
+        assert answer == RECITED
+        assert texts == [
+            ("user", "Be brief.", True),
+            ("user", "Hello", True),
+            ("poet", "Good day.", True),
+            ("user", "Well", True),
+            ("user", "Now", None),
+            ("poet", RECITED, None),
+        ]
+        assert len([each for each in log if each.event_type == EV_TURN_ASSIGNED]) == 1
+        state = (await hub._desk.live(channel_id)).state
+        assert (state.context_vars, state.owed, state.unattended, state.turn_count) == ({"seen": 1}, (), 1, 6)
+
+
+async def test_only_a_new_channel_begins_with_what_was_said_before() -> None:
+    async with Hub.open("memory:") as hub:
+        first, _ = await seeded(hub, Before(EARLIER))
+        again, answer = await seeded(hub, Before([Message("user", "Something else")]))
+        assert (again, answer) == (first, RECITED)
+
+
+def folded(log: list[Envelope]) -> str:
+    laws = laws_for("conversation", {})
+    return digest_of(laws.fold_all(laws.begin(log[0].channel_id), log))
+
+
+async def test_the_laws_of_logs_hold_for_a_channel_that_begins_so(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    before = Before(EARLIER, active="poet/muse", context_vars={"a": [1]})
+    async with Hub.open(url, clock=ManualClock()) as hub:
+        channel_id, _ = await seeded(hub, before)
+        log, fold = await hub.log(channel_id), digest_of((await hub._desk.live(channel_id)).fold)
+        other, _ = await seeded(hub, before, "another")
+        assert canonical_digest(await hub.log(other)) == canonical_digest(log)
+    replay = replayed(log, laws_for("conversation", {}))
+    assert (replay.difference, replay.decisions) == (None, 7)
+    assert folded(log) == fold
+    async with Hub.open(url, clock=ManualClock()) as hub:
+        assert await hub.log(channel_id) == log
+        assert digest_of((await hub._desk.live(channel_id)).fold) == fold
+
+
+async def test_the_command_line_reads_and_replays_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    async with Hub.open(url) as hub:
+        channel_id, _ = await seeded(hub, Before(EARLIER))
+
+    def run(*args: str) -> str:
+        result = CliRunner().invoke(commands, [*args, "--store", url])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    shown = await asyncio.to_thread(run, "log", channel_id)
+    assert [line.split("  ")[-1] for line in shown.splitlines()[-6:]] == [
+        *(each.text for each in EARLIER),
+        "Now",
+        RECITED,
+    ]
+    assert (
+        await asyncio.to_thread(run, "replay", channel_id) == "same  7 decisions made again, each as it was recorded\n"
+    )
+    await asyncio.to_thread(run, "verify")
+
+
+async def test_what_cannot_be_said_cannot_have_been_said_before() -> None:
+    async with Hub.open("memory:") as hub:
+        with pytest.raises(Denied) as denied:
+            await seeded(hub, Before([Message("user", "a"), Message("assistant", "x" * 300_000)]))
+        assert denied.value.reason == "too_large"
+        assert await hub.channels() == []
+
+
+async def test_the_last_answer_is_of_whoever_of_the_team_gave_it() -> None:
+    async with Hub.open("memory:") as hub:
+        lead = Agent("lead", recite, agents=[Agent("muse", recite)])
+        channel = await channel_of(hub, lead, "t", before=Before(EARLIER, active="lead/muse"))
+        assert channel.state.active == {"lead": "lead/muse"}
+        assert (await answer_of(channel, lead, "Now", message_id=None)).agent == "muse"
+
+
+async def test_the_document_tells_of_chat_completions() -> None:
+    async with house() as here:
+        client = await here.client()
+        document = (await client.get("/openapi.json")).json()
+        operation = document["paths"]["/v1/chat/completions"]["post"]
+        assert operation["x-scope"] == "invoke"
+        assert operation["requestBody"]["content"]["application/json"]["schema"] == {
+            "$ref": "#/components/schemas/ChatRequest"
+        }
+        assert document["components"]["schemas"]["ChatRequest"]["required"] == ["model", "messages"]
+        assert {"404", "409", "413", "429", "502", "504"} <= operation["responses"].keys()
