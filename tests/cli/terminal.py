@@ -70,6 +70,12 @@ class Terminal:
     def terminate(self) -> None:
         self._process.terminate()
 
+    def hang_up(self) -> int:
+        """Take the terminal away, and wait until the program has ended; its exit code."""
+        self._ours, taken = os.dup(self._theirs), self._ours
+        os.close(taken)
+        return self._process.wait(SECONDS)
+
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()

@@ -308,6 +308,12 @@ def test_a_server_makes_a_key(run: Run, desk: Desk) -> None:
     assert made(run(*words, "--json", ANTIPHON_KEY=OPERATOR)) == {**KEY, "status": "active"}
 
 
+def test_no_proxy_reads_what_stays_here(run: Run, desk: Desk) -> None:
+    desk.answers({"keys": [KEY]})
+    result = run("keys", "list", "--server", desk.url, http_proxy="http://127.0.0.1:9", no_proxy="")
+    assert (result.exit_code, len(desk.asked)) == (0, 1)
+
+
 def test_a_server_lists_and_revokes(run: Run, desk: Desk) -> None:
     desk.answers({"keys": [KEY, {**KEY, "key_id": "c" * 12, "revoked": True, "anything": "else"}]})
     result = run("keys", "list", "--server", desk.url, "--json", ANTIPHON_KEY=OPERATOR + "\n")

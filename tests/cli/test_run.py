@@ -56,6 +56,17 @@ SLOW = """
     agents = [Agent("support", lead, agents=[Agent("billing", Slow())]), Agent("echo", Slow())]
 """
 
+OPENED = """
+    from contextlib import asynccontextmanager
+    from pathlib import Path
+    from antiphon import Agent, ScriptedModel
+
+    @asynccontextmanager
+    async def agents():
+        yield Agent("echo", ScriptedModel([]))
+        Path(__file__).with_name("closed").touch()
+"""
+
 PRESS = """
     from antiphon import Agent, AgentTarget, FromSpeaker, ScriptedModel, TerminateTarget, ToolCalled
     from antiphon import Transition, TransitionGraph, calls, says, tool
@@ -328,6 +339,13 @@ def test_a_program_that_is_told_to_end_leaves_the_terminal_as_it_was(write: Writ
         terminal.terminate()
         assert terminal.end() == 0
         assert terminal.is_as_before()
+
+
+def test_a_program_whose_terminal_goes_away_closes_everything(write: Write, tmp_path: Path) -> None:
+    with Terminal("run", write(OPENED)) as terminal:
+        terminal.see("you> ")
+        assert terminal.hang_up() == 1
+    assert (tmp_path / "closed").exists()
 
 
 def test_nothing_that_is_said_reaches_the_terminal_as_it_is(write: Write) -> None:

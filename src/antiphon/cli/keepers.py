@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -19,6 +20,7 @@ from antiphon.cli.options import file_outside, reading
 from antiphon.cli.plain import printable
 from antiphon.core.codec import Malformed, from_json, plain_data
 from antiphon.core.errors import StoreRefused
+from antiphon.core.hosts import is_loopback
 from antiphon.hub.keys import SECRET, Key, KeyRing, keys_in
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
@@ -145,6 +147,7 @@ class AtServer:
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        self._local = is_loopback(urlsplit(url).hostname or "")
 
     def make(self, wished: Key) -> Given:
         wish = {name: value for name, value in plain_data(wished).items() if name in ASKED}
@@ -161,7 +164,14 @@ class AtServer:
         import httpx2
 
         try:
-            response = httpx2.request(method, self._url + path, headers=_headers(), json=wish, timeout=PATIENCE)
+            response = httpx2.request(
+                method,
+                self._url + path,
+                headers=_headers(),
+                json=wish,
+                timeout=PATIENCE,
+                trust_env=not self._local,  # no proxy reads what stays on this machine
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise _failure(f"{self._url} cannot be asked ({str(error) or type(error).__name__})") from error
         if response.is_success:

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
 from antiphon.cli.plain import printable
@@ -128,10 +128,11 @@ class Keyboard:
     def __exit__(self, *_: object) -> None:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCONT)
         asyncio.get_running_loop().remove_reader(self._fd)
-        self._termios.tcsetattr(self._fd, self._termios.TCSADRAIN, self._found)
-        if self._editing:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+        with suppress(self._termios.error, OSError):  # a terminal that is gone has nothing to be left as
+            self._termios.tcsetattr(self._fd, self._termios.TCSADRAIN, self._found)
+            if self._editing:
+                sys.stdout.write("\n")
+                sys.stdout.flush()
 
     async def line(self, prompt: str) -> str | None:
         line = self.whole()
@@ -175,12 +176,22 @@ class Keyboard:
         asyncio.get_running_loop().add_reader(self._fd, self._heard)
 
     def _heard(self) -> None:
-        for character in SEQUENCE.sub("", self._decoder.decode(os.read(self._fd, MOST_BYTES))):
+        for character in SEQUENCE.sub("", self._decoder.decode(self._read())):
             if character in ERASE:
                 self._typed = self._typed[:-1] if not self._typed.endswith("\n") else self._typed
             elif character.isprintable() or character in ("\n", END):
                 self._typed += character
         self._woken.set()
+
+    def _read(self) -> bytes:
+        """What was typed; where there is no terminal any more, that nothing will be."""
+        try:
+            data = os.read(self._fd, MOST_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._fd)
+        return data or END.encode()
 
     def _resumed(self) -> None:
         """The program was stopped, and goes on in a terminal that others have used."""
@@ -232,15 +243,21 @@ class Interrupts:
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """From here on Ctrl-C comes here, and being told to end is to leave."""
+        """From here on Ctrl-C comes here, and being told to end is to leave, as is the end of the terminal."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self.pressed)
-        loop.add_signal_handler(signal.SIGTERM, self._leave)
+        handlers: dict[signal.Signals, Callable[[], object]] = {
+            signal.SIGINT: self.pressed,
+            signal.SIGTERM: self._leave,
+        }
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup the end of a terminal ends nothing
+            handlers[signal.SIGHUP] = self._leave
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
-            loop.remove_signal_handler(signal.SIGTERM)
+            for number in handlers:
+                loop.remove_signal_handler(number)
 
     def pressed(self) -> None:
         """Ctrl-C."""

@@ -22,7 +22,7 @@ from antiphon.core.words import shown
 from antiphon.runtime.agent import Agent
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.events import AgentEvent, FinalStateEvent
-from antiphon.runtime.following import Numbered, following, with_tokens
+from antiphon.runtime.following import Numbered, following, told_by, with_tokens
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.invoking import USER
 from antiphon.runtime.told import Told
@@ -136,7 +136,7 @@ class Chat:
 
     async def _followed(self, events: AsyncGenerator[Numbered, None], told: Told) -> FinalStateEvent:
         numbered = with_tokens(self._held, told, events) if self._place.tokens else events
-        return await self._shown(_plain(numbered))
+        return await self._shown(told_by(numbered))
 
     async def _shown(self, events: AsyncGenerator[AgentEvent, None]) -> FinalStateEvent:
         """Show a turn as it happens, and how it ended. Ctrl-C stops it."""
@@ -247,13 +247,6 @@ def whereabouts(url: str, channel_id: str) -> list[Note]:
         return [Note("It is in memory, and goes when you leave. Begin with --store team.db to keep it.")]
     command = f"  antiphon log {channel_id} {shlex.quote(shown_url(url))}"
     return [Note(f"It is in {shown_url(url)}. To read it:"), Note(command, copied=True)]
-
-
-async def _plain(events: AsyncGenerator[Numbered, None]) -> AsyncGenerator[AgentEvent, None]:
-    async with aclosing(events):
-        async for _, event in events:
-            if event is not None:
-                yield event
 
 
 async def _behind(events: AsyncGenerator[Numbered, None], sequence: int) -> AsyncGenerator[Numbered, None]:

@@ -3,31 +3,28 @@
 Rule 1: a dialect says what is sent and reads what comes back. It has no connection, no clock and no environment.
 Rule 2: an answer is one only if its end was told. What ends in good order but too early broke off.
 Rule 3: every call has an id that no other call of the turn has: the provider's, or one by position.
-Rule 4: a price that cannot be told costs nobody an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from antiphon.agents.messages import Asked, Call, Reply, Request, Usage
 from antiphon.core.codec import Malformed
-from antiphon.core.words import plainly, shown, told
+from antiphon.core.words import plainly
 from antiphon.models.endpoint import Address, Endpoint
 from antiphon.models.faults import broken_off, discreet, malformed, of_error
 from antiphon.models.pool import Pool
-from antiphon.models.prices import Price, usual_price
+from antiphon.models.prices import Price, cost_of, usual_price
 from antiphon.models.sse import Event
 from antiphon.models.wire import Answer, Letter, sent
-
-log = logging.getLogger("antiphon.models")
 
 T = TypeVar("T")
 
@@ -180,19 +177,11 @@ class Asking:
 
     async def _cost(self, usage: Usage, address: Address) -> int | None:
         """What that cost; None if nobody knows. The usual prices are loaded on first use, which takes a while."""
-        if self.price is None and not address.is_home:
+        if self.price is not None:
+            return cost_of(self.price, self.name, usage)
+        if not address.is_home:
             return None
-        try:
-            if self.price is None:
-                return await asyncio.to_thread(usual_price, address.provider.name, self.name, usage)
-            cost: object = self.price(self.name, usage)
-        except Exception as error:  # a price is anybody's function
-            log.warning("the price of %s could not be told: %s", self.name, told(error))
-            return None
-        if cost is None or (type(cost) is int and cost >= 0):
-            return cost
-        log.warning("the price of %s came to %s; it should be millionths of a dollar", self.name, shown(cost))
-        return None
+        return await asyncio.to_thread(cost_of, partial(usual_price, address.provider.name), self.name, usage)
 
 
 def named(calls: tuple[Call, ...], request: Request) -> tuple[Call, ...]:

@@ -14,6 +14,7 @@ import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -21,7 +22,7 @@ import msgspec
 from antiphon.agents.messages import NO_USAGE, Reply, Request, Usage
 from antiphon.core.errors import UsageError
 from antiphon.core.words import shown
-from antiphon.models.prices import Price, usual_price, warm
+from antiphon.models.prices import Price, cost_of, usual_price, warm
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model, StreamedResponse
@@ -146,9 +147,7 @@ class BridgedModel:
         return reply if cost is None else msgspec.structs.replace(reply, usage=_costing(usage, cost))
 
     def _cost(self, usage: Usage) -> int | None:
-        if self._price is not None:
-            return self._price(self.name, usage)
-        return usual_price(self.provider, self.name, usage)
+        return cost_of(self._price or partial(usual_price, self.provider), self.name, usage)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Requests, replies and failures, between our words and those of pydantic-ai.
 
 Rule 1: a request is sent as it is: the system's text first, what was said before, what was exchanged in this turn.
+        Only the ids of calls are made fit, for another model of the team may have given them, or none.
 Rule 2: of an answer, what was said and what is called for is kept. What the model thought is left out for ever.
 Rule 3: a failure says whether asking again may help. What is not known here is raised as it came.
 
@@ -56,6 +57,7 @@ from antiphon.agents.messages import (
 from antiphon.core.errors import AntiphonError, ModelRefused, ModelUnavailable, ReplyMalformed, UsageError
 from antiphon.core.views import Message
 from antiphon.core.words import shown
+from antiphon.models.exchange import identified
 from antiphon.models.faults import PASSING, short, wait_told, words_of
 
 ADVERTISED = " To try Pydantic AI"
@@ -91,7 +93,7 @@ def _said(message: Message) -> Part:
 
 
 def _exchanged(exchange: Exchange) -> Iterator[Part]:
-    for item in exchange:
+    for item in identified(exchange):
         match item:
             case Asked(text, calls):
                 if text or not calls:

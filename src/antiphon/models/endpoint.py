@@ -9,7 +9,6 @@ Rule 4: beyond this machine everything is encrypted, unless somebody says `plain
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
 from antiphon.core.errors import UsageError
+from antiphon.core.hosts import is_loopback
 from antiphon.core.words import shown
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -25,6 +25,8 @@ ADDRESS = "give an address such as https://example.com/v1"
 LEAST_SECRET = 8
 """Shorter texts are nobody's secret, and stand in every other word."""
 HIDDEN = "***"
+CUT_SHORT = "…"
+"""How others' words end of which not all is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +119,6 @@ class Endpoint:
         return parts
 
 
-def is_loopback(host: str) -> bool:
-    """Whether the host is this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def checked_headers(headers: object) -> dict[str, str]:
     """Headers of a user's; `UsageError`, without their values, if they are none."""
     if not isinstance(headers, Mapping):
@@ -140,9 +132,11 @@ def checked_headers(headers: object) -> dict[str, str]:
 
 
 def hidden(text: str, secrets: tuple[str, ...]) -> str:
-    """The text without these secrets."""
+    """The text without these secrets, and without the beginning of one where it was cut short."""
     words = (word for secret in secrets for word in (secret, *secret.split()))
     for secret in sorted(words, key=len, reverse=True):
         if len(secret) >= LEAST_SECRET:
             text = text.replace(secret, HIDDEN)
+            begun = (f"{secret[:size]}{CUT_SHORT}" for size in range(len(secret) - 1, LEAST_SECRET - 1, -1))
+            text = next((text.replace(part, f"{HIDDEN}{CUT_SHORT}") for part in begun if part in text), text)
     return text

@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
 from antiphon.core.codec import Malformed, parsed
 from antiphon.core.errors import ModelError, ModelRefused, ModelUnavailable, ReplyMalformed, UsageError
 from antiphon.core.words import shown, storable
-from antiphon.models.endpoint import Address, hidden
+from antiphon.models.endpoint import CUT_SHORT, Address, hidden
 
 PASSING = frozenset({408, 409, 425, 429})
 """What passes by itself, besides everything from 500 on."""
@@ -123,7 +124,7 @@ def words_of(error: object) -> str:
 def short(text: str) -> str:
     """Somebody else's words in one line, cut short."""
     text = storable(" ".join(text.split()))
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}{CUT_SHORT}"
 
 
 def wait_told(headers: Mapping[str, str]) -> float | None:
@@ -148,6 +149,8 @@ def _number(text: str | None) -> float | None:
 
 def _seconds_until(date: str) -> float | None:
     try:
-        return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
+        moment = parsedate_to_datetime(date)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)  # one form of it does not name its zone
+        return max(0.0, moment.timestamp() - time.time())
     except (ValueError, OverflowError, TypeError):
         return None

@@ -3,11 +3,13 @@
 Rule 1: money is counted in whole millionths of a dollar, rounded up: a sum of costs is never below what was spent.
 Rule 2: what has no known price costs None, which is not the same as nothing.
 Rule 3: nothing is fetched. The usual prices are those that were installed.
+Rule 4: a price that cannot be told costs nobody an answer.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
@@ -15,7 +17,9 @@ from math import ceil, isfinite
 
 from antiphon.agents.messages import Usage
 from antiphon.core.errors import UsageError
-from antiphon.core.words import shown
+from antiphon.core.words import shown, told
+
+log = logging.getLogger("antiphon.models")
 
 Price = Callable[[str, Usage], int | None]
 """What a model of this name takes for this usage, in millionths of a dollar; None if that is not known."""
@@ -41,6 +45,19 @@ def price_table(table: Mapping[str, Rates]) -> Price:
         return _cost(rates[name], usage) if name in rates else None
 
     return price
+
+
+def cost_of(price: Price, name: str, usage: Usage) -> int | None:
+    """What that cost at this price; None, and a warning, if the price fails or is no number that it could be."""
+    try:
+        cost: object = price(name, usage)
+    except Exception as error:  # a price is anybody's function
+        log.warning("the price of %s could not be told: %s", name, told(error))
+        return None
+    if cost is None or (type(cost) is int and cost >= 0):
+        return cost
+    log.warning("the price of %s came to %s; it should be millionths of a dollar", name, shown(cost))
+    return None
 
 
 def warm() -> None:

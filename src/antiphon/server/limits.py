@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+HOST, PORT = "127.0.0.1", 8484
+"""Where it listens, if nobody says otherwise."""
+
 
 class Limits(msgspec.Struct, frozen=True):
     """What a server allows. Everything beyond is refused by name."""

@@ -21,13 +21,12 @@ from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
 from antiphon.server.app import app_of
 from antiphon.server.connections import connection, cut_all, let_go
-from antiphon.server.limits import USUAL, Limits
+from antiphon.server.limits import HOST, PORT, USUAL, Limits
 from antiphon.server.principals import is_loopback
 from antiphon.server.streams import Streams
 from antiphon.server.table import VERBS
 from antiphon.server.verbs import House, Verb
 
-HOST, PORT = "127.0.0.1", 8484
 BACKLOG = 2048
 SEND_BUFFER = 128 * 1024
 """How many bytes of what is sent the system holds for each connection, so that a thousand who read nothing cost little,

@@ -115,12 +115,18 @@ async def _log(lines: asyncio.StreamReader, way: Stdio, heard: Heard) -> None:
 
 @asynccontextmanager
 async def _distant(way: Http, patience: float) -> AsyncIterator[TransportStreams]:
-    """A server somewhere. How long an answer may take is for whoever asks to say."""
+    """A server somewhere. How long an answer may take is for whoever asks to say. No proxy reads what stays here."""
     timeout = httpx2.Timeout(patience, read=None, pool=None)
     limits = httpx2.Limits(max_connections=None)
-    hooks = {"response": [_note_refusal]}
+    client = httpx2.AsyncClient(
+        headers=dict(way.headers),
+        timeout=timeout,
+        limits=limits,
+        event_hooks={"response": [_note_refusal]},
+        trust_env=not way.is_local,
+    )
     async with (
-        httpx2.AsyncClient(headers=dict(way.headers), timeout=timeout, limits=limits, event_hooks=hooks) as http,
+        client as http,
         streamable_http_client(way.url, http_client=http) as streams,
     ):
         yield streams

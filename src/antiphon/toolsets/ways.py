@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from antiphon.core.errors import UsageError
+from antiphon.core.hosts import is_loopback
 from antiphon.core.words import shown
 
 
@@ -45,6 +46,11 @@ class Http(msgspec.Struct, frozen=True):
         parts = urlsplit(self.url)
         address = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
         return f"the MCP server at {shown(address.geturl())}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine."""
+        return is_loopback(urlsplit(self.url).hostname or "")
 
 
 Way = Stdio | Http

@@ -135,9 +135,9 @@ class Narrator:
             case beats.Commanded(name="run", file=file):
                 self._out.heading(f"6  The counter opens: antiphon run {file}")
                 self._out.line(Cell("   A team of two agents, at a terminal. Who hands over is shown.", "italic"))
-            case beats.Commanded(file=file, url=url):
+            case beats.Commanded(file=file):
                 self._out.heading(f"7  The same conversation over HTTP: antiphon serve {file}")
-                self._out.line(Cell(f"   POST {url}/agents/{story.COUNTER}/stream_invoke", "italic"))
+                self._out.line(Cell(f"   POST /agents/{story.COUNTER}/stream_invoke", "italic"))
             case beats.Heard(event="tool_usage", agent=agent, tool=tool):
                 target = tool.removeprefix(TRANSFER)
                 self._row(f"→ {target}" if target != tool else f"calls {tool}", who=agent)

@@ -1,0 +1,105 @@
+"""What `antiphon serve` does: opens a hub, registers the agents of a file, and listens until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from antiphon.cli.options import shown_url
+from antiphon.cli.output import Cell, Output, output, write_json
+from antiphon.cli.program import Program, load
+from antiphon.core.errors import UsageError
+from antiphon.runtime.agent import Agent
+from antiphon.runtime.hub import Hub
+from antiphon.runtime.keys import keys_of
+from antiphon.server.serving import serving
+
+MEMORY = "memory:"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What is to be served, and where."""
+
+    path: str | None
+    store: str | None
+    tenant: str
+    host: str
+    port: int
+    as_json: bool
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """What is served, for whoever reads JSON."""
+
+    url: str
+    agents: list[str]
+    store: str
+    keys: bool
+    """Whether a key is needed."""
+
+
+def host_program(wishes: Wishes) -> None:
+    """Serve what is wished for until a signal comes."""
+    logging.basicConfig(level=logging.WARNING, format=FORMAT)
+    program = None if wishes.path is None else load(wishes.path)  # before there is a loop: it may run one of its own
+    with asyncio.Runner(loop_factory=_loop_factory()) as loop:
+        loop.run(_serve(wishes, program))
+
+
+async def _serve(wishes: Wishes, program: Program | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stopping.set)
+    url = wishes.store or MEMORY
+    async with AsyncExitStack() as stack:
+        agents = await _agents(program, stack)
+        hub = await stack.enter_async_context(Hub.open(url, tenant=wishes.tenant))
+        for agent in agents:
+            await hub.register(agent)
+        served = await stack.enter_async_context(serving(hub, host=wishes.host, port=wishes.port))
+        names = [agent.name for agent in agents]
+        begun = Begun(served.url, names, shown_url(url), keys_of(hub).guarded)
+        if wishes.as_json:
+            write_json(begun)
+        else:
+            _tell(begun, output())
+        sys.stdout.flush()
+        await stopping.wait()
+
+
+async def _agents(program: Program | None, stack: AsyncExitStack) -> tuple[Agent, ...]:
+    if program is None:
+        return ()
+    opened = await stack.enter_async_context(program.opened())
+    if not opened.agents:
+        raise UsageError(f"{program.path} defines no agents; a graph alone has nobody to serve")
+    return opened.agents
+
+
+def _tell(begun: Begun, out: Output) -> None:
+    out.line("Listening on ", Cell(begun.url, "bold"), "; stop with Ctrl-C.")
+    out.line("Agents: ", ", ".join(begun.agents) or "none; channels alone")
+    if begun.store == MEMORY:
+        out.line("Kept in memory, and gone when it stops; keep it with --store team.db.")
+    else:
+        out.line("Kept in ", begun.store)
+    out.line("Whoever asks needs a key." if begun.keys else "Open to this machine alone, without a key.")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop, if it is installed."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    made: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
+    return made
