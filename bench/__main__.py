@@ -8,7 +8,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from bench import flat, peers, teams, throughput, turns, workflow
+from bench import flat, peers, subscribers, teams, throughput, turns, workflow
 from bench.figures import table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
@@ -21,6 +21,7 @@ def main() -> None:
         "Turns of agents": turns.figures(),
         "Teams": teams.figures(),
         "Workflows": workflow.figures(),
+        "Subscribers": subscribers.figures(),
     }
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"
     page = [f"# Performance\n\nWritten by `make bench` on {time.strftime('%Y-%m-%d')}: {machine}. Trust the ratios.\n"]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import flat, teams, throughput, turns, workflow
+from bench import flat, subscribers, teams, throughput, turns, workflow
 from bench.figures import Figure, table
 from tests.crash.kill import kill_again_and_again
 from tests.crash.team_kill import kill_teams
@@ -54,6 +54,10 @@ SUITES = {
     "Of 10,000 random graphs those without a warning end by a rule; planted faults are found": "tests/orchestration",
     "Workflows and the flow of agents do what their documentation says": "tests/acceptance",
     "Agents, their teams, steps and tools": "tests/agents",
+    "Over HTTP: streams resume, keys guard every verb, limits hold, stops lose nothing": "tests/server",
+    "Models of providers over real HTTP, beside their own clients; bridge and prices": "tests/models",
+    "MCP servers as real processes: used, killed, hung, come back": "tests/toolsets",
+    "The server: streams resumed at every event, doors, limits, 2,000 fuzzed requests, real clients": "tests/server",
     "A stopped owner that wakes up late is fenced": "tests/crash/test_zombie.py",
     "Three minutes of hard use give everything back": "tests/crash/test_soak.py",
 }
@@ -225,6 +229,7 @@ def main() -> int:
         lambda: figures.extend(turns.figures()),
         lambda: figures.extend(teams.figures()),
         lambda: figures.extend(workflow.figures()),
+        lambda: figures.extend(subscribers.figures()),
         lambda: lines.append(killing()),
         lambda: lines.extend(turn_killing()),
         lambda: lines.extend(team_killing()),

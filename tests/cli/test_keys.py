@@ -124,7 +124,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "no id": (("revoke", "ADA"), "'ADA' is no id of a key"),
     "a tenant": (("make", "--participant", "ada", "--scope", "read", "--tenant", "../x"), "'../x' is no name"),
     "no command": (("lst",), "No such command 'lst'"),
-    "no server": (("list", "--server", "localhost:8000"), "no URL such as http://127.0.0.1:8000"),
+    "no server": (("list", "--server", "localhost:8000"), "no URL such as http://127.0.0.1:8484"),
+    "no encryption": (("list", "--server", "http://example.org"), "use https"),
     "a password": (("list", "--server", "http://ada:hush@localhost"), "'http://ada:…@localhost' is no URL"),
 }
 

@@ -63,8 +63,10 @@ OPENED = """
 
     @asynccontextmanager
     async def agents():
-        yield Agent("echo", ScriptedModel([]))
-        Path(__file__).with_name("closed").touch()
+        try:
+            yield Agent("echo", ScriptedModel([]))
+        finally:
+            Path(__file__).with_name("closed").touch()
 """
 
 PRESS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from pydantic_ai.exceptions import ModelConnectionError, ModelHTTPError, ModelRateLimitError, UnexpectedModelBehavior
@@ -126,12 +126,27 @@ def test_a_request_is_sent_as_it_is() -> None:
                 ("ToolReturnPart", "look", "no light", "c2", "failed"),
             ],
         ),
-        ("response", [("ToolCallPart", "look", {"at": "far"}, "c1")]),
-        ("request", [("ToolReturnPart", "look", "a hill", "c1", "success")]),
+        ("response", [("ToolCallPart", "look", {"at": "far"}, "call_3")]),
+        ("request", [("ToolReturnPart", "look", "a hill", "call_3", "success")]),
         ("response", [("TextPart", "Paris")]),
         ("request", [("UserPromptPart", "It should be JSON.")]),
     ]
     assert untimed(messages_of(Request("", [Message("user", "Hi.")]))) == [("request", [("UserPromptPart", "Hi.")])]
+
+
+def test_calls_of_another_model_that_gave_no_ids_are_told_apart() -> None:
+    twice = Call("look", {"at": "far"})
+    exchange = (Asked("", (twice, twice)), Answered(twice, "a hill"), Answered(twice, "a light"))
+    assert untimed(messages_of(Request("", [], exchange))) == [
+        ("response", [("ToolCallPart", "look", {"at": "far"}, f"call_{number}") for number in (1, 2)]),
+        (
+            "request",
+            [
+                ("ToolReturnPart", "look", "a hill", "call_1", "success"),
+                ("ToolReturnPart", "look", "a light", "call_2", "success"),
+            ],
+        ),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +195,18 @@ async def test_an_answer_is_a_reply() -> None:
     assert reply == Reply("Wait a bit.", (FAR, NEAR, Call("rest", {}, "c3")), Usage(100, 7, 80, 10))
     assert (await given(TextPart("Par"), finish_reason="length")(ASK)).cut
     assert not (await given(TextPart("Paris"), finish_reason="stop")(ASK)).cut
+
+
+@pytest.mark.parametrize("price", [lambda name, usage: 1 // 0, lambda name, usage: 0.5])
+async def test_a_price_that_cannot_be_told_costs_no_answer(
+    price: Callable[[str, Usage], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[TextPart("Hi.")], usage=RequestUsage(input_tokens=1, output_tokens=1))
+
+    reply = await BridgedModel(FunctionModel(answer, model_name="given"), price=price)(ASK)
+    assert (reply.text, reply.usage.cost) == ("Hi.", None)
+    assert "the price of given c" in caplog.text
 
 
 async def test_an_answer_without_counts_costs_nothing_that_is_known() -> None:

@@ -6,11 +6,13 @@ import json
 import logging
 import socket
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from antiphon import Message, ModelRefused, ModelUnavailable, ReplyMalformed, Request
 from antiphon.models import wire
+from antiphon.models.faults import LONGEST
 from tests.models.protocols import HELLO, KEY, NAME, PROTOCOLS, TWO_CALLS, AnthropicWording, OpenAIWording, ask, event
 from tests.models.servers import Answer, Held, Server, cut_body, endless, hang_up, plain, serving, streamed
 
@@ -45,6 +47,16 @@ async def test_what_may_pass(protocol: Wording, stream: bool, status: int) -> No
         assert str(error) == f"{protocol.name} at 127.0.0.1:{server.port} answered {status}: Slow down, ***!"
 
 
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose time is not that of providers."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @pytest.mark.parametrize(
     ("headers", "least", "most"),
     [
@@ -52,12 +64,13 @@ async def test_what_may_pass(protocol: Wording, stream: bool, status: int) -> No
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25, 0.25),
         ({"retry-after": email.utils.formatdate(time.time() + 60, usegmt=True)}, 1, 60),
         ({"retry-after": email.utils.formatdate(time.time() - 60, usegmt=True)}, 0, 0),
+        ({"retry-after": time.asctime(time.gmtime(time.time() + 60))}, 1, 60),
         ({"retry-after": "999999999"}, 86_400, 86_400),
         ({"retry-after-ms": "soon", "retry-after": "3"}, 3, 3),
     ],
 )
 async def test_when_to_ask_again(
-    protocol: Wording, stream: bool, headers: dict[str, str], least: float, most: float
+    protocol: Wording, stream: bool, headers: dict[str, str], least: float, most: float, far_east: None
 ) -> None:
     async with serving(plain(protocol.error("x", "Slow."), 429, headers=headers)) as server:
         error = await failure(protocol, server, stream=stream)
@@ -276,6 +289,14 @@ async def test_a_call_that_is_cut_off_or_no_call(protocol: Wording, stream: bool
     assert broken != text
     async with serving(streamed([broken]) if stream else plain(broken)) as server:
         assert isinstance(await failure(protocol, server, stream=stream), ReplyMalformed)
+
+
+@pytest.mark.parametrize("kept", [8, 11, len(KEY) - 1])
+async def test_no_key_is_cut_short_and_shown(protocol: Wording, stream: bool, kept: int) -> None:
+    before = "x" * (LONGEST - kept)
+    async with serving(plain(protocol.error("x", f"{before}{KEY} is no key."), 400)) as server:
+        error = await failure(protocol, server, stream=stream)
+        assert str(error).endswith(f"refused the request (400): {before}***…")
 
 
 async def test_no_key_in_any_log(protocol: Wording, stream: bool, caplog: pytest.LogCaptureFixture) -> None:

@@ -35,6 +35,14 @@ async def test_an_agent_uses_the_tools_of_a_server(place: Place) -> None:
         assert (await last).endswith(f"was closed before it answered; {MAYBE}")
 
 
+async def test_no_proxy_reads_what_stays_here(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with place.listening() as listening:
+        async with MCPServer.http(listening.url) as server:
+            assert await returned(named(server, "add"), a=1, b=1) == "2"
+
+
 async def test_a_server_that_is_killed_and_comes_back(place: Place) -> None:
     with place.listening() as listening:
         async with MCPServer.http(listening.url) as server:

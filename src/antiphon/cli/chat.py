@@ -152,6 +152,8 @@ class TextShow:
 
     def _piece(self, agent: str, text: str) -> None:
         if self._speaker != agent:
+            if not text.strip():  # nobody begins with nothing
+                return
             self._end()
             self._speaker = agent
             self._write(self._label(agent))
@@ -159,7 +161,7 @@ class TextShow:
         self._write(set_in(text))
 
     def _whole(self, agent: str, text: str) -> None:
-        if self._speaker == agent and self._written == text:  # it has been shown as it came
+        if self._speaker == agent and self._written.strip() == text.strip():  # it has been shown as it came
             self._end()
             return
         self._end()

@@ -72,8 +72,9 @@ async def _held(wishes: Wishes, program: Program, show: Show | None) -> bool:
 
     def leave() -> None:
         nonlocal left
-        left = True
-        task.cancel()
+        if not left:  # once: what is being closed is not to be interrupted
+            left = True
+            task.cancel()
 
     interrupts = Interrupts(leave)
     try:

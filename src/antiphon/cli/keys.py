@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import ParamSpec, TypedDict, Unpack
+from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
@@ -21,6 +22,7 @@ from antiphon.cli.output import Cell, Column, output, write_json
 from antiphon.cli.plain import printable
 from antiphon.core.codec import plain_data
 from antiphon.core.errors import UsageError
+from antiphon.core.hosts import is_loopback
 from antiphon.core.instants import Instant, after, instant
 from antiphon.hub.clock import SystemClock
 from antiphon.hub.keys import KINDS, SCOPES, Key, check_key_id, wished_key
@@ -65,7 +67,11 @@ def store_or_server(ctx: click.Context, param: click.Parameter, value: str | Non
 def server_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A URL that a server can have."""
     if value is not None and not SERVER.match(value):
-        raise click.BadParameter(f"{shown_url(value)!r} is no URL such as http://127.0.0.1:8000.", ctx, param)
+        raise click.BadParameter(f"{shown_url(value)!r} is no URL such as http://127.0.0.1:8484.", ctx, param)
+    if value is not None and value.startswith("http:") and not is_loopback(urlsplit(value).hostname or ""):
+        raise click.BadParameter(
+            f"{shown_url(value)!r} would be sent a key that anybody can read; use https.", ctx, param
+        )
     return value
 
 

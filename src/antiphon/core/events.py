@@ -79,8 +79,8 @@ TASK_ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
 SENDABLE = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
 
 ASIDE = "aside"
-"""A field of what is said: true if it is a word put in by somebody who has the turn, and does not use it up; or was said
-elsewhere, before the channel began."""
+"""A field of what is said: true if it is a word put in by somebody who has the turn, and does not use it up; or if it
+was said elsewhere, before the channel began."""
 
 
 class Text(msgspec.Struct, frozen=True):

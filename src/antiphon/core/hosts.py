@@ -10,6 +10,7 @@ import ipaddress
 
 def is_loopback(host: str) -> bool:
     """Whether the host is this machine."""
+    host = host.lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -8,8 +8,10 @@ Rule 3: a prompt is rendered anew for each attempt, and so is a step that does n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from inspect import isawaitable
+from typing import TypeVar
 
 from antiphon.agents.messages import Reply, Request, Streams
 from antiphon.agents.nesting import contained
@@ -33,6 +35,8 @@ from antiphon.engines.asking import Asking, Unanswered
 from antiphon.engines.means import Book, Failing
 from antiphon.engines.toolcalls import ToolCalls
 from antiphon.hub.feed import Signal
+
+T = TypeVar("T")
 
 MODEL = "model"
 STEP = "step:"
@@ -101,12 +105,13 @@ class Performance:
             answer: object = model(wanted.request)
             return _checked(await answer if isawaitable(answer) else answer)
         reply: Reply | None = None
-        async for piece in streaming.stream(wanted.request):
-            if isinstance(piece, str):
-                asking.heard |= bool(piece) and feed.overheard(channel_id)
-                feed.signal(Signal(channel_id, member.name, self._book.turn_id, wanted.index, piece))
-            else:
-                reply = _checked(piece)
+        async with _closed(streaming.stream(wanted.request)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, str):
+                    asking.heard |= bool(piece) and feed.overheard(channel_id)
+                    feed.signal(Signal(channel_id, member.name, self._book.turn_id, wanted.index, piece))
+                else:
+                    reply = _checked(piece)
         if reply is None:
             raise ReplyMalformed("the model's stream ended without its answer")
         return reply
@@ -205,6 +210,16 @@ def _recordable(reply: Reply) -> Json:
 
 def _streaming(model: object) -> Streams | None:
     return model if isinstance(model, Streams) else None
+
+
+@asynccontextmanager
+async def _closed(pieces: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """The pieces of an answer, which are let go of when nobody listens any more, whatever comes in between."""
+    try:
+        yield pieces
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
 
 
 def _checked(answer: object) -> Reply:

@@ -9,17 +9,16 @@ Rule 4: of a key that does not open, nobody is told why, except that it has expi
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 
 import msgspec
 
+from antiphon.core.hosts import is_loopback
 from antiphon.core.instants import Instant
 from antiphon.hub.keys import SCOPES, Key, KeyRing
 
 USER = "user"
 BEARER = "bearer "
-OWN_NAMES = ("localhost",)
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -96,18 +95,10 @@ def is_own_name(host: str) -> bool:
     A page from elsewhere can have its own name lead here, but not change this.
     """
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return name.strip("[]").lower() in OWN_NAMES or is_loopback(name.strip("[]"))
+    return is_loopback(name.strip("[]"))
 
 
 def is_own_origin(headers: Mapping[str, str]) -> bool:
     """Whether no page from elsewhere makes this request."""
     origin = headers.get("origin")
     return origin is None or origin.partition("://")[2] == headers.get("host")
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach this address."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address.lower() in OWN_NAMES

@@ -17,12 +17,12 @@ import msgspec
 import uvicorn
 
 from antiphon.core.errors import UsageError
+from antiphon.core.hosts import is_loopback
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
 from antiphon.server.app import app_of
 from antiphon.server.connections import connection, cut_all, let_go
 from antiphon.server.limits import HOST, PORT, USUAL, Limits
-from antiphon.server.principals import is_loopback
 from antiphon.server.streams import Streams
 from antiphon.server.table import VERBS
 from antiphon.server.verbs import House, Verb
@@ -92,9 +92,8 @@ def _server(house: House, verbs: Sequence[Verb]) -> uvicorn.Server:
 def _bound(host: str, port: int, limits: Limits) -> socket.socket:
     """A socket that listens there. What it is sent nobody takes ends the connection, whoever holds it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # only if TCP is named, asyncio sends at once
+    # Without its name TCP is used all the same, but asyncio does not know, and lets it hold half of each answer back.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)

@@ -1,0 +1,128 @@
+"""Nothing secret gets out: not into the store, not into logs, not into answers."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from antiphon import Agent
+from antiphon.core.errors import StoreUnavailable
+from antiphon.hub.keys import SCOPES
+from antiphon.server.verbs import Verb, Visit
+from tests.server.houses import echo, house
+from tests.server.processes import process
+from tests.server.wire import answer, raw, request, send
+
+PROVIDERS = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_SECRET_ACCESS_KEY", "POSTGRES_PASSWORD"]
+PATHS = ["/agents", "/channels", "/channels/nowhere/log", "/approvals", "/keys", "/v1/models", "/nowhere", "/health"]
+
+
+class Canaries:
+    """Secrets, and everything in which one of them must not be found."""
+
+    def __init__(self) -> None:
+        self.hidden: list[str] = []
+        self._seen: list[tuple[str, bytes]] = []
+
+    def new(self, prefix: str = "canary") -> str:
+        self.hidden.append(f"{prefix}{secrets.token_urlsafe(24)}")
+        return self.hidden[-1]
+
+    def saw(self, where: str, what: bytes) -> None:
+        self._seen.append((where, what))
+
+    def out(self) -> list[str]:
+        """Where a secret was found."""
+        return [where for where, what in self._seen for each in self.hidden if each.encode() in what]
+
+
+async def test_no_secret_gets_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    canaries = Canaries()
+    for name in PROVIDERS:
+        monkeypatch.setenv(name, canaries.new("sk-"))
+    log = tmp_path / "log"
+    monkeypatch.setenv("ANTIPHON_TEST_LOG", str(log))
+    async with process(url=f"sqlite:///{tmp_path / 'team.db'}") as server:
+        async with httpx2.AsyncClient(base_url=server.url, timeout=20) as client:
+            await use(client, canaries)
+        async with raw(server.port) as sock:  # what is no request at all
+            await send(sock, f"GET /health HTTP/1.1\r\nauthorization Bearer {canaries.new()}\r\n\r\n".encode())
+            canaries.saw("what is no request", (await answer(sock))[1])
+        assert await server.stop() == 0
+    for file in [log, *tmp_path.glob("team.db*")]:
+        canaries.saw(file.name, file.read_bytes())
+    assert len(canaries.hidden) >= 50
+    assert log.stat().st_size > 0
+    assert canaries.out() == []
+    canaries.saw("control", canaries.hidden[0].encode())
+    assert canaries.out() == ["control"]
+
+
+async def use(client: httpx2.AsyncClient, canaries: Canaries) -> None:
+    """Do everything with secrets that a client can do, and look at every answer but the one that gives a key."""
+    made = await client.post("/keys", json={"participant": "ann", "scopes": list(SCOPES)})
+    good = made.json()["secret"]
+    canaries.hidden.append(good)
+    header = {"authorization": f"Bearer {good}"}
+    for _ in range(5):
+        other = await client.post("/keys", json={"participant": "bob2", "scopes": ["read"]}, headers=header)
+        canaries.hidden.append(other.json()["secret"])
+    wrong = [
+        lambda: {"authorization": f"Bearer {canaries.new()}"},
+        lambda: {"authorization": f"Basic {canaries.new()}"},
+        lambda: {"x-api-key": canaries.new("ak_000000000000_")},
+        lambda: {**header, "cookie": f"token={canaries.new()}"},
+        lambda: {**header, "x-secret": canaries.new()},
+    ]
+    for path in PATHS:
+        for headers in wrong:
+            canaries.saw(path, (await client.get(path, headers=headers())).content)
+        canaries.saw(path, (await client.get(path, headers=header)).content)
+        token = {"token": canaries.new()}
+        canaries.saw(f"{path}?token=…", (await client.get(path, headers=header, params=token)).content)
+    for agent in ("support", "remote"):
+        for verb in ("invoke", "stream_invoke"):
+            question = {"text": "Hello.", "thread_id": "t"}
+            said = await client.post(f"/agents/{agent}/{verb}", json=question, headers=header)
+            canaries.saw(f"{agent} {verb}", said.content)
+    canaries.saw("openapi", (await client.get("/openapi.json")).content)
+    canaries.saw("a key as an id", (await client.delete(f"/keys/{good}", headers=header)).content)
+    canaries.saw("all channels", (await client.get("/channels?view=operator&system=true", headers=header)).content)
+    for channel in ("system:keys", "system:audit", "system:registry"):
+        canaries.saw(channel, (await client.get(f"/channels/{channel}/log?view=operator", headers=header)).content)
+
+
+async def fails(visit: Visit) -> object:
+    raise RuntimeError("the password is swordfish")
+
+
+async def cannot_store(visit: Visit) -> object:
+    raise StoreUnavailable("postgres://chief:swordfish@db: no route")
+
+
+@pytest.mark.parametrize(
+    ("handle", "status", "reason"), [(fails, 500, "failed"), (cannot_store, 503, "store_unavailable")]
+)
+async def test_what_went_wrong_inside_is_logged_and_not_told(
+    handle: object, status: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    verbs = [Verb("GET", "/broken", handle, "read", "Fail", dict)]  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING, "antiphon.server"):
+        async with house(verbs=verbs) as here:
+            refused = await (await here.client()).get("/broken")
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (status, reason)
+    assert "swordfish" not in refused.text
+    assert "Traceback" not in refused.text
+    assert "swordfish" in caplog.text
+
+
+async def test_the_head_of_an_answer_says_nothing_of_what_it_runs_on() -> None:
+    async with house(Agent("support", echo)) as here, raw(here.port) as sock:
+        await send(sock, request("GET", "/health"))
+        head = (await answer(sock))[1].partition(b"\r\n\r\n")[0].lower()
+        assert b"server:" not in head
+        assert b"uvicorn" not in head
