@@ -21,7 +21,7 @@ demo: $(READY)
 	@$(BIN)/antiphon demo
 
 test: check
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m tests.halves
 
 check: $(READY)
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import inspect
 import io
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,15 @@ def run_one(page: str, piece: Snippet, names: dict[str, object], loop: asyncio.R
         else:
             exec(code, names)
     return said.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A page may silence a logger; the next test is to hear it again."""
+    logger = logging.getLogger("antiphon")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 def test_there_are_pages_with_code() -> None:
