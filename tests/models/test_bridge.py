@@ -36,7 +36,7 @@ from antiphon import (
     ReplyMalformed,
     UsageError,
 )
-from antiphon.agents.messages import Answered, Asked, Call, Checks, Closes, Objected, Reply, Request, ToolSpec, Usage
+from antiphon.agents.messages import Answered, Asked, Call, Closes, Forewarns, Objected, Reply, Request, ToolSpec, Usage
 from antiphon.core.views import Message
 from antiphon.models.bridge import bridged
 from antiphon.models.bridge_messages import failure_of, messages_of
@@ -362,7 +362,7 @@ async def test_an_agent_is_declared_without_a_key_and_registered_with_one(monkey
     assert agent == Agent("ada", model="deepseek:deepseek-chat")
     assert agent != Agent("ada", model=bridged("deepseek:deepseek-reasoner"))
     assert agent != Agent("ada", model=BridgedModel("deepseek:deepseek-chat", temperature=1.0))
-    assert isinstance(model, Checks)
+    assert isinstance(model, Forewarns)
     assert isinstance(model, Closes)
     for ask in (model(ASK), whole(model)):
         with pytest.raises(UsageError, match="deepseek:deepseek-chat cannot be asked: Set the `DEEPSEEK_API_KEY`"):

@@ -148,7 +148,7 @@ Model = Callable[[Request], Awaitable[Answer]]
 
 
 @runtime_checkable
-class Checks(Protocol):
+class Forewarns(Protocol):
     """A model that knows beforehand that it cannot be asked."""
 
     def check(self) -> None:

@@ -188,9 +188,10 @@ class Turns:
         entries = await self._entries(live, turn)
         journal, warned = journal_of(entries, turn.turn_id), warned_in(entries, turn.turn_id)
         book = Book(agent.team, notes, journal=journal, means=means, warned=warned)
-        entrance = Entrance(book, lambda named: self._read(live, agent.name, named=named), usual=view_of(live))
+        usual = view_of(live)
+        entrance = Entrance(book, lambda named: self._read(live, agent.name, named=named), usual=usual)
         performance = Performance(book, entrance, required=live.state.knobs.get("tier") == "regulated")
-        history = await self._read(live, agent.name, named=view_of(live).named)
+        history = await self._read(live, agent.name, named=usual.named)
         manner = Manner(refusal, day_of(live.state, turn, history))
         progress = beginning(live.state, turn, history)
         if progress.stored and (agent.name, *progress.stored) not in agent.team.members:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.messages import Checks, Closes
+from antiphon.agents.messages import Closes, Forewarns
 from antiphon.core.errors import UsageError
 from antiphon.core.words import told
 
@@ -17,7 +17,7 @@ def check_models(agent: Declaration) -> None:
     """`UsageError` if a model of the agent's team knows already that it cannot be asked."""
     for member in agent.team.members.values():
         model: object = member.declaration.model
-        if isinstance(model, Checks):
+        if isinstance(model, Forewarns):
             try:
                 model.check()
             except UsageError as error:
