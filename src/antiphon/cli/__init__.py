@@ -102,12 +102,27 @@ def main() -> None:
         commands(prog_name="antiphon")
     except OSError as error:
         sys.exit(f"Error: {printable(_told(error))}")
+    finally:
+        _flush()
 
 
 def _told(error: OSError) -> str:
     if error.filename is not None or error.errno not in UNWRITABLE:
         return str(error)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # what it did not take is not tried again while Python exits
-    os.close(nowhere)
+    _write_nowhere()
     return f"standard output cannot be written ({error.strerror})"
+
+
+def _flush() -> None:
+    """Write what is left; a terminal that has gone away takes it no more, and that is no failure of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _write_nowhere()
+
+
+def _write_nowhere() -> None:
+    """What standard output did not take is not tried again while Python exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
