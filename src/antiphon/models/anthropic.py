@@ -7,8 +7,8 @@ Rule 3: all that was read counts as input, from a cache or not.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import msgspec
@@ -17,19 +17,17 @@ from antiphon.agents.blocks import read_blocks
 from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, Usage
 from antiphon.core.codec import Malformed
 from antiphon.core.events import Json
-from antiphon.models.asking import Asking, Told, Unfinished, decoded, decoded_event
+from antiphon.models.asking import Told, Unfinished, decoded, decoded_event
 from antiphon.models.endpoint import Endpoint, Provider
 from antiphon.models.exchange import identified, read_arguments
+from antiphon.models.hosted import HostedModel
 from antiphon.models.options import (
     Options,
-    checked_name,
     checked_options,
     headers_of,
     sent_options,
-    shown_options,
     with_body,
 )
-from antiphon.models.pool import Pool
 from antiphon.models.prices import Price
 from antiphon.models.schemas import closed, with_schema
 from antiphon.models.sse import Event
@@ -53,7 +51,7 @@ class AnthropicOptions(Options, total=False):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class AnthropicModel:
+class AnthropicModel(HostedModel):
     """A model of Anthropic's, or of a server that speaks messages: `AnthropicModel("claude-sonnet-5")`.
 
     The key is `api_key`, or what `ANTHROPIC_API_KEY` says when the model is asked; a server on this machine needs none.
@@ -61,11 +59,6 @@ class AnthropicModel:
     """
 
     provider: ClassVar[str] = ANTHROPIC.name
-    name: str
-    price: Price | None
-    _endpoint: Endpoint = field(hash=False)
-    _options: Mapping[str, object] = field(hash=False)
-    _asking: Asking = field(compare=False)
 
     def __init__(
         self,
@@ -78,30 +71,7 @@ class AnthropicModel:
     ) -> None:
         checked = checked_options(options, AnthropicOptions)
         endpoint = Endpoint(ANTHROPIC, base_url, api_key, plain_http=bool(checked.get("plain_http")))
-        asking = Asking(checked_name(name), endpoint, Messages(name, checked), price, Pool())
-        values = {"name": name, "price": price, "_endpoint": endpoint, "_options": checked, "_asking": asking}
-        for attribute, value in values.items():
-            object.__setattr__(self, attribute, value)
-
-    def __repr__(self) -> str:
-        url = "" if self._endpoint.base_url is None else f", base_url={self._endpoint.base_url!r}"
-        return f"AnthropicModel({self.name!r}{url}{shown_options(self._options)})"
-
-    async def __call__(self, request: Request) -> Reply:
-        """The model's answer; a `ModelError` if there is none."""
-        return await self._asking.answer(request)
-
-    def stream(self, request: Request) -> AsyncIterator[str | Reply]:
-        """The answer's text as it comes, then the whole answer."""
-        return self._asking.stream(request)
-
-    def check(self) -> None:
-        """`UsageError` if there is no key, or no address that can be used."""
-        self._endpoint.address()
-
-    async def close(self) -> None:
-        """Close the connections, as soon as nobody is being answered. Asked again, the model opens new ones."""
-        await self._asking.pool.close()
+        self._set_up(name, endpoint, Messages(name, checked), price=price, options=checked)
 
 
 # What is sent

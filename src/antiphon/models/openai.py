@@ -7,8 +7,8 @@ Rule 2: what a model was thinking is not read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import msgspec
@@ -19,19 +19,17 @@ from antiphon.agents.messages import Answered, Asked, Call, Objected, Reply, Req
 from antiphon.core.codec import Malformed, to_json
 from antiphon.core.events import Json
 from antiphon.core.words import shown
-from antiphon.models.asking import Asking, Told, Unfinished, decoded, decoded_event
+from antiphon.models.asking import Told, Unfinished, decoded, decoded_event
 from antiphon.models.endpoint import Endpoint, Provider
 from antiphon.models.exchange import identified, read_arguments
+from antiphon.models.hosted import HostedModel
 from antiphon.models.options import (
     Options,
-    checked_name,
     checked_options,
     headers_of,
     sent_options,
-    shown_options,
     with_body,
 )
-from antiphon.models.pool import Pool
 from antiphon.models.prices import Price
 from antiphon.models.schemas import rooted, with_schema
 from antiphon.models.sse import Event
@@ -54,7 +52,7 @@ class OpenAIOptions(Options, total=False):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class OpenAIModel:
+class OpenAIModel(HostedModel):
     """A model of OpenAI's, or of a server that speaks chat completions: `OpenAIModel("gpt-5-mini")`.
 
     The key is `api_key`, or what `OPENAI_API_KEY` says when the model is asked; a server on this machine needs none.
@@ -62,11 +60,6 @@ class OpenAIModel:
     """
 
     provider: ClassVar[str] = OPENAI.name
-    name: str
-    price: Price | None
-    _endpoint: Endpoint = field(hash=False)
-    _options: Mapping[str, object] = field(hash=False)
-    _asking: Asking = field(compare=False)
 
     def __init__(
         self,
@@ -79,30 +72,7 @@ class OpenAIModel:
     ) -> None:
         checked = checked_options(options, OpenAIOptions)
         endpoint = Endpoint(OPENAI, base_url, api_key, plain_http=bool(checked.get("plain_http")))
-        asking = Asking(checked_name(name), endpoint, ChatCompletions(name, checked), price, Pool())
-        values = {"name": name, "price": price, "_endpoint": endpoint, "_options": checked, "_asking": asking}
-        for attribute, value in values.items():
-            object.__setattr__(self, attribute, value)
-
-    def __repr__(self) -> str:
-        url = "" if self._endpoint.base_url is None else f", base_url={self._endpoint.base_url!r}"
-        return f"OpenAIModel({self.name!r}{url}{shown_options(self._options)})"
-
-    async def __call__(self, request: Request) -> Reply:
-        """The model's answer; a `ModelError` if there is none."""
-        return await self._asking.answer(request)
-
-    def stream(self, request: Request) -> AsyncIterator[str | Reply]:
-        """The answer's text as it comes, then the whole answer."""
-        return self._asking.stream(request)
-
-    def check(self) -> None:
-        """`UsageError` if there is no key, or no address that can be used."""
-        self._endpoint.address()
-
-    async def close(self) -> None:
-        """Close the connections, as soon as nobody is being answered. Asked again, the model opens new ones."""
-        await self._asking.pool.close()
+        self._set_up(name, endpoint, ChatCompletions(name, checked), price=price, options=checked)
 
 
 # What is sent
