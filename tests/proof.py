@@ -54,7 +54,6 @@ SUITES = {
     "Of 10,000 random graphs those without a warning end by a rule; planted faults are found": "tests/orchestration",
     "Workflows and the flow of agents do what their documentation says": "tests/acceptance",
     "Agents, their teams, steps and tools": "tests/agents",
-    "Over HTTP: streams resume, keys guard every verb, limits hold, stops lose nothing": "tests/server",
     "Models of providers over real HTTP, beside their own clients; bridge and prices": "tests/models",
     "MCP servers as real processes: used, killed, hung, come back": "tests/toolsets",
     "The server: streams resumed at every event, doors, limits, 2,000 fuzzed requests, real clients": "tests/server",
