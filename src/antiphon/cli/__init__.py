@@ -114,11 +114,12 @@ def _told(error: OSError) -> str:
 
 
 def _flush() -> None:
-    """Write what is left; a terminal that has gone away takes it no more, and that is no failure of its own."""
+    """Write what is left. If a terminal that has gone away does not take it, what was asked for has failed."""
     try:
         sys.stdout.flush()
     except OSError:
         _write_nowhere()
+        sys.exit(1)
 
 
 def _write_nowhere() -> None:
