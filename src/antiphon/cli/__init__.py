@@ -13,6 +13,7 @@ import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from typing import TextIO
 
 import click
 
@@ -101,7 +102,8 @@ def main() -> None:
     try:
         commands(prog_name="antiphon")
     except OSError as error:
-        sys.exit(f"Error: {printable(_told(error))}")
+        _complain(f"Error: {printable(_told(error))}")
+        sys.exit(1)
     finally:
         _flush()
 
@@ -109,21 +111,37 @@ def main() -> None:
 def _told(error: OSError) -> str:
     if error.filename is not None or error.errno not in UNWRITABLE:
         return str(error)
-    _write_nowhere()
+    _write_nowhere(sys.stdout)
     return f"standard output cannot be written ({error.strerror})"
+
+
+def _complain(text: str) -> None:
+    """Say what went wrong, if there still is somebody to say it to."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _write_nowhere(sys.stderr)
 
 
 def _flush() -> None:
     """Write what is left. If a terminal that has gone away does not take it, what was asked for has failed."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _write_nowhere()
+    gone = [stream for stream in (sys.stdout, sys.stderr) if not _takes(stream)]
+    for stream in gone:
+        _write_nowhere(stream)
+    if gone:
         sys.exit(1)
 
 
-def _write_nowhere() -> None:
-    """What standard output did not take is not tried again while Python exits."""
+def _takes(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _write_nowhere(stream: TextIO) -> None:
+    """What a stream did not take is not tried again while Python exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
