@@ -158,7 +158,62 @@ def test_what_is_sent_ends_with_the_answer_whatever_was_streamed(parts: list[lis
         sent += "".join(speech.piece(piece) for piece in part)
     sent += speech.whole(answer)
     assert sent == speech.said
-    assert sent.endswith(answer)
+    assert bare(sent).endswith(bare(answer))
+
+
+def bare(text: str) -> str:
+    """A text without its white space."""
+    return "".join(text.split())
+
+
+WHITE = st.text(alphabet=" \n\t\u00a0", max_size=3)
+
+
+@given(words=st.lists(st.text(alphabet="ab1.", min_size=1, max_size=4), min_size=1, max_size=5), data=st.data())
+def test_white_space_makes_no_other_answer(words: list[str], data: st.DataObject) -> None:
+    """However the same words are spaced when they are streamed, they are sent once."""
+
+    def spaced() -> str:
+        return "".join(data.draw(WHITE) + word for word in words) + data.draw(WHITE)
+
+    speech, streamed = Speech(), spaced()
+    cut = data.draw(st.integers(0, len(streamed)))
+    speech.piece(streamed[:cut])
+    speech.piece(streamed[cut:])
+    assert speech.whole(spaced()) == ""
+    assert speech.said == streamed
+    begun = Speech()
+    begun.piece(streamed[:cut])
+    begun.whole(spaced())
+    assert bare(begun.said) == "".join(words)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "answer", "left"),
+    [
+        (["Good day.", "\n"], "Good day.", ""),
+        (["\n\n", "Good day."], "Good day.", ""),
+        (["Good  day."], "Good day.\n", ""),
+        (["Good "], "  Good day.", "day."),
+        (["  "], "Good day.", "Good day."),
+        (["Good day."], "Good day, Ann.", f"{GAP}Good day, Ann."),
+        (["Good day."], " \n", ""),
+    ],
+)
+def test_an_answer_that_was_streamed_with_other_white_space_is_not_sent_again(
+    pieces: list[str], answer: str, left: str
+) -> None:
+    speech = Speech()
+    for piece in pieces:
+        speech.piece(piece)
+    assert speech.whole(answer) == left
+
+
+def test_words_before_a_tool_that_are_the_answer_are_not_sent_again() -> None:
+    speech = Speech()
+    speech.piece("Done. ")
+    speech.ends_part()
+    assert speech.whole("Done.") == ""
 
 
 def test_what_was_streamed_is_not_sent_again() -> None:

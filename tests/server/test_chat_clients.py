@@ -227,6 +227,38 @@ async def test_what_cannot_be_streamed_is_sent_when_it_is_known(agent: Agent) ->
         assert await person.hear("Hi") == "Directly."
 
 
+@dataclass
+class Padded:
+    """A model whose pieces have white space that its answer has not, or the other way round."""
+
+    pieces: list[str]
+    text: str
+
+    async def __call__(self, request: Request) -> Reply:
+        return says(self.text)
+
+    async def stream(self, request: Request) -> AsyncIterator[str | Reply]:
+        for piece in self.pieces:
+            yield piece
+        yield says(self.text)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "heard"),
+    [
+        (["\n\nIt is", " 42.", " \n"], "It is 42.", "\n\nIt is 42. \n"),
+        (["It is ", "42."], "  It is 42.\n", "It is 42."),
+        (["It is ", "41."], "It is 42.", "It is 41.\n\nIt is 42."),
+    ],
+    ids=["streamed with more", "streamed with less", "another answer"],
+)
+async def test_an_answer_is_heard_once_whatever_its_white_space(pieces: list[str], text: str, heard: str) -> None:
+    async with chatting(Agent("clerk", Padded(pieces, text))) as (here, person):
+        assert await person.hear("How much?") == heard
+        await person.say("Sure?")
+        assert len(await channels(here)) == 1  # the answer as it was heard is known when the client goes on
+
+
 async def told(here: House, **fields: object) -> str:
     """A whole stream as it stands on the wire."""
     client = await here.client()

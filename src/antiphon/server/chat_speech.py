@@ -1,6 +1,7 @@
 """An answer in pieces: what is sent, and when.
 
-Rule 1: what is sent, put together, ends with the answer, whatever was streamed of it.
+Rule 1: what is sent, put together, ends with the answer, whatever was streamed of it. White space is not compared: an
+        answer whose words were streamed is not sent again. One with other words follows whole, behind an empty line.
 Rule 2: what an agent says before it calls a tool or hands over is followed by an empty line.
 Rule 3: the memory is told before the client can be: whoever has read the end is known when it asks on.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from itertools import islice
 from typing import Protocol
 
 from antiphon.core.codec import to_json
@@ -48,16 +50,33 @@ class Speech:
 
     def ends_part(self) -> None:
         """Something else happens before anything more is said."""
-        if self._part:
-            self._last, self._part = self._part, ""
+        if self._part.strip():
+            self._last = self._part
+        self._part = ""
 
     def whole(self, answer: str) -> str:
         """What is left to be sent when this is the answer."""
-        if self._part.endswith(answer) if self._part else self._last == answer:
+        sent, wanted = _bare(self._part), _bare(answer)
+        if sent.endswith(wanted) if sent else wanted in ("", _bare(self._last)):
             return ""
-        if not answer.startswith(self._part):
-            self.ends_part()
-        return self.piece(answer[len(self._part) :])
+        if answer.startswith(self._part):
+            return self.piece(answer[len(self._part) :])
+        if wanted.startswith(sent):
+            left = _behind(answer, len(sent))
+            return self.piece(left.lstrip() if self._part[-1:].isspace() else left)
+        self.ends_part()
+        return self.piece(answer)
+
+
+def _bare(text: str) -> str:
+    """A text without its white space."""
+    return "".join(text.split())
+
+
+def _behind(text: str, count: int) -> str:
+    """What follows the first `count` characters that are no white space."""
+    places = (place for place, character in enumerate(text) if not character.isspace())
+    return text[next(islice(places, count - 1, None)) + 1 :] if count else text
 
 
 class Ended(Protocol):
