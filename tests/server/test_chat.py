@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from antiphon import Agent, Denied, Envelope, Hub, Reply, Request, says
 from antiphon.cli import commands
 from antiphon.core.codec import digest_of
-from antiphon.core.events import ASIDE, EV_TEXT, EV_TURN_ASSIGNED
+from antiphon.core.events import EV_HISTORY_IMPORTED, EV_TEXT, EV_TURN_ASSIGNED
 from antiphon.core.replaying import replayed
 from antiphon.core.views import Message
 from antiphon.orchestration.lawbook import laws_for
@@ -28,7 +28,7 @@ from antiphon.testing import ManualClock, canonical_digest
 from tests.server.houses import house
 
 EARLIER = [
-    Message("user", "Be brief."),
+    Message("system", "Be brief."),
     Message("user", "Hello"),
     Message("assistant", "Good day."),
     Message("user", "Well"),
@@ -62,7 +62,7 @@ def test_a_conversation_ends_with_what_is_said_now() -> None:
         ("user", "user 2"),
         ("assistant", "assistant 3"),
     )
-    assert [message.role for message in conversation.seeds()] == ["user", "user", "user", "assistant"]
+    assert [message.role for message in conversation.seeds()] == ["system", "system", "user", "assistant"]
 
 
 def test_texts_in_parts_are_one_text_and_an_empty_answer_is_none() -> None:
@@ -287,22 +287,22 @@ async def test_an_agent_is_shown_what_was_said_before_in_order_and_answers_only_
         channel_id, answer = await seeded(hub, Before(EARLIER, context_vars={"seen": 1}))
         log = await hub.log(channel_id)
         texts = [
-            (each.sender_id, each.event_data["text"], each.event_data.get(ASIDE))
+            (each.sender_id, each.event_type, each.event_data.get("role"), each.event_data["text"])
             for each in log
-            if each.event_type == EV_TEXT
+            if "text" in each.event_data
         ]
         assert answer == RECITED
         assert texts == [
-            ("user", "Be brief.", True),
-            ("user", "Hello", True),
-            ("poet", "Good day.", True),
-            ("user", "Well", True),
-            ("user", "Now", None),
-            ("poet", RECITED, None),
+            ("user", EV_HISTORY_IMPORTED, "system", "Be brief."),
+            ("user", EV_HISTORY_IMPORTED, "user", "Hello"),
+            ("user", EV_HISTORY_IMPORTED, "assistant", "Good day."),
+            ("user", EV_HISTORY_IMPORTED, "user", "Well"),
+            ("user", EV_TEXT, None, "Now"),
+            ("poet", EV_TEXT, None, RECITED),
         ]
         assert len([each for each in log if each.event_type == EV_TURN_ASSIGNED]) == 1
         state = (await hub._desk.live(channel_id)).state
-        assert (state.context_vars, state.owed, state.unattended, state.turn_count) == ({"seen": 1}, (), 1, 6)
+        assert (state.context_vars, state.owed, state.unattended, state.turn_count) == ({"seen": 1}, (), 1, 2)
 
 
 async def test_only_a_new_channel_begins_with_what_was_said_before() -> None:
@@ -326,7 +326,7 @@ async def test_the_laws_of_logs_hold_for_a_channel_that_begins_so(tmp_path: Path
         other, _ = await seeded(hub, before, "another")
         assert canonical_digest(await hub.log(other)) == canonical_digest(log)
     replay = replayed(log, laws_for("conversation", {}))
-    assert (replay.difference, replay.decisions) == (None, 7)
+    assert (replay.difference, replay.decisions) == (None, 3)
     assert folded(log) == fold
     async with Hub.open(url, clock=ManualClock()) as hub:
         assert await hub.log(channel_id) == log
@@ -345,12 +345,12 @@ async def test_the_command_line_reads_and_replays_it(tmp_path: Path) -> None:
 
     shown = await asyncio.to_thread(run, "log", channel_id)
     assert [line.split("  ")[-1] for line in shown.splitlines()[-6:]] == [
-        *(each.text for each in EARLIER),
+        *(f"[imported as {each.role}] {each.text}" for each in EARLIER),
         "Now",
         RECITED,
     ]
     assert (
-        await asyncio.to_thread(run, "replay", channel_id) == "same  7 decisions made again, each as it was recorded\n"
+        await asyncio.to_thread(run, "replay", channel_id) == "same  3 decisions made again, each as it was recorded\n"
     )
     await asyncio.to_thread(run, "verify")
 

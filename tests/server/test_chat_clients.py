@@ -582,4 +582,6 @@ async def test_a_long_conversation_begins_at_once() -> None:
         person.talk = [{"role": "assistant" if n % 2 else "user", "content": f"word {n}"} for n in range(2000)]
         assert (await person.say("Last"))[0] == "poet: about Last"
         [only] = await channels(here)
-        assert len([each for each in await here.hub.log(only) if each.event_data.get("aside")]) == 2000
+        assert (
+            len([each for each in await here.hub.log(only) if each.event_type == "antiphon.history.imported"]) == 2000
+        )

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from antiphon.core.codec import Malformed, as_type, to_json
 from antiphon.core.envelope import Envelope
-from antiphon.core.events import EV_CALL_FINISHED
+from antiphon.core.events import EV_CALL_FINISHED, EV_HISTORY_IMPORTED
 from antiphon.core.instants import Instant
 from antiphon.core.summaries import Summary
-from antiphon.core.views import Message, message_of
+from antiphon.core.views import Message, prompt_message
 
 START = hashlib.sha256(b"history").digest()
 
@@ -54,10 +54,12 @@ class History:
         """Read on."""
         for envelope in envelopes:
             self.cursor = envelope.sequence
-            message = message_of(envelope, self.reader, named=self.named)
+            message = prompt_message(envelope, self.reader, named=self.named)
             if message is not None:
                 self._voices[envelope.envelope_id] = Voice(envelope.sequence, envelope.sender_id, envelope.created_at)
-                self._put(self._place_of(envelope), message, envelope.sender_id)
+                # Whoever imports history has not said it here: it answers no question and addresses no agent.
+                speaker = "" if envelope.event_type == EV_HISTORY_IMPORTED else envelope.sender_id
+                self._put(self._place_of(envelope), message, speaker)
             elif envelope.event_type == EV_CALL_FINISHED:
                 self._sum_up(envelope)
 

@@ -40,6 +40,7 @@ from antiphon.core.events import (
     Expired,
     Failed,
     Forked,
+    Imported,
     Json,
     Opened,
     Packet,
@@ -92,6 +93,8 @@ def _aside(envelope: Envelope) -> str:
 
 def _said(event: Event) -> str:
     match event:
+        case Imported(role=role, text=text, key_id=key_id):
+            return f"[imported as {role}{f' with key {key_id}' if key_id else ''}] {text}"
         case Text(text=text, agent=agent):
             return f"{text} [{aside}]" if (aside := _by(agent)) else text
         case Packet() as packet:

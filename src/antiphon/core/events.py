@@ -7,6 +7,8 @@ Rule 3: types under `ag2.` and `antiphon.` are ours; `SENDABLE` are the few of t
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from antiphon.core.calls import EV_CALL_CLEARED as EV_CALL_CLEARED
@@ -46,6 +48,7 @@ EV_TASK_EXPIRED = "ag2.task.expired"
 EV_CHANNEL_CREATED = "antiphon.channel.created"
 EV_CHANNEL_PAUSED = "antiphon.channel.paused"
 EV_CHANNEL_FORKED = "antiphon.channel.forked"
+EV_HISTORY_IMPORTED = "antiphon.history.imported"
 EV_GRAPH_WARNED = "antiphon.graph.warned"
 EV_RULE_FAILED = "antiphon.rule.failed"
 EV_TURN_ASSIGNED = "antiphon.turn.assigned"
@@ -79,8 +82,8 @@ TASK_ENDS = frozenset({EV_TASK_COMPLETED, EV_TASK_FAILED, EV_TASK_EXPIRED})
 SENDABLE = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
 
 ASIDE = "aside"
-"""A field of what is said: true if it is a word put in by somebody who has the turn, and does not use it up; or if it
-was said elsewhere, before the channel began."""
+"""A field of what is said: true if it is a word put in by somebody who has the turn, and does not use it up. Logs of
+earlier versions also have it on imported history, which is an event of its own now."""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -89,6 +92,19 @@ class Text(msgspec.Struct, frozen=True):
     text: str
     agent: str = ""
     """Who of the sender's team answered: the names from the sender down, `support/billing`; "" if that is not said."""
+
+
+class Imported(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message of a conversation held elsewhere, as the client tells it that brought it. The sender is that client.
+
+    It is no speech: no turn, rule or guard counts it, whatever its role.
+    """
+
+    role: Literal["system", "user", "assistant"]
+    """Who said it, as the client tells it."""
+    text: str
+    key_id: str = ""
+    """The key that the client showed; "" if it showed none."""
 
 
 class ContextSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,6 +162,8 @@ class Created(msgspec.Struct, frozen=True):
     """Whether only those who were given the turn may speak."""
     ttl: float | None = None
     context_vars: Json = msgspec.field(default_factory=dict)
+    active: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """Who answers for an agent that has a team, if the channel carries on from another one."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
@@ -255,6 +273,7 @@ OTHER = Other()
 
 Event = (
     Text
+    | Imported
     | Packet
     | ContextSet
     | Created
@@ -285,6 +304,7 @@ Event = (
 _SHAPES: dict[str, type[Event]] = {
     EV_PACKET: Packet,
     EV_CONTEXT_SET: ContextSet,
+    EV_HISTORY_IMPORTED: Imported,
     EV_CHANNEL_CREATED: Created,
     EV_CHANNEL_INVITE_ACK: Acknowledged,
     EV_CHANNEL_INVITE_REJECT: Rejected,

@@ -113,6 +113,7 @@ def _created(state: State, envelope: Envelope, event: Created) -> State:
         expires_at=_expiry(at, event.ttl),
         awaiting=tuple(seat.name for seat in event.participants if seat.name != event.creator),
         context_vars=copied(event.context_vars),
+        active=event.active or {},
     )
 
 

@@ -17,7 +17,7 @@ from antiphon.core.guard import Allow, Change, Deadline, Deny, Guard, Judges, La
 from antiphon.core.rules import Adapter
 from antiphon.core.state import State
 
-VERSION = "3"
+VERSION = "4"
 """Grows when a change of this package folds old logs to other values, so that old snapshots are not used."""
 
 

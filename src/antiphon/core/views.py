@@ -3,6 +3,8 @@
 Rule 1: a view shows only what `visible_to` allows its reader.
 Rule 2: what the reader said itself has the role `assistant`, everything else is `user`.
 Rule 3: only what was said is shown. Bookkeeping and custom events are not part of a conversation.
+Rule 4: imported history was not said in the channel. A transcript marks it for every reader. A model is shown it in the
+        roles that the client gave it, because it is the client's conversation.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 
 from antiphon.core.envelope import Envelope, visible_to
 from antiphon.core.errors import UsageError
-from antiphon.core.events import SUBSTANTIVE, Packet, Text, event_of
+from antiphon.core.events import EV_HISTORY_IMPORTED, SUBSTANTIVE, Imported, Packet, Text, event_of
 from antiphon.core.words import shown
 
 
@@ -149,6 +151,29 @@ def messages_of(log: Iterable[Envelope], reader: str, *, named: bool) -> list[Me
 
 def message_of(envelope: Envelope, reader: str, *, named: bool) -> Message | None:
     """What a reader is told of an envelope; None if nothing was said in it, or not to this reader."""
+    if envelope.event_type == EV_HISTORY_IMPORTED:
+        brought = _imported(envelope, reader)
+        mark = f"[imported by {envelope.sender_id} as {brought.role}]" if brought else ""
+        return Message("user", f"{mark} {brought.text}") if brought else None
+    return _spoken(envelope, reader, named=named)
+
+
+def prompt_message(envelope: Envelope, reader: str, *, named: bool) -> Message | None:
+    """What the model of a reader is shown of an envelope: like `message_of`, with imported history in its own roles."""
+    if envelope.event_type != EV_HISTORY_IMPORTED:
+        return _spoken(envelope, reader, named=named)
+    brought = _imported(envelope, reader)
+    if brought is None or brought.role == "assistant":
+        return Message("assistant", brought.text) if brought else None
+    return Message("user", f"{envelope.sender_id}: {brought.text}" if named else brought.text)
+
+
+def _imported(envelope: Envelope, reader: str) -> Imported | None:
+    event = event_of(envelope)
+    return event if isinstance(event, Imported) and visible_to(envelope, reader) else None
+
+
+def _spoken(envelope: Envelope, reader: str, *, named: bool) -> Message | None:
     text = _said(envelope) if envelope.event_type in SUBSTANTIVE and visible_to(envelope, reader) else None
     if text is None:
         return None

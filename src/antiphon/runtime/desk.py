@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.nesting import Lane, taking
 from antiphon.agents.tasks import Delegates
-from antiphon.core.draft import check_draft
+from antiphon.core.draft import check_data, check_draft
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import (
     AntiphonError,
@@ -220,7 +220,7 @@ class Desk:
     ) -> LiveChannel:
         """Record a new channel and its invitations, and what is said first if all accept; ask those who decide.
 
-        What was said before, elsewhere, is recorded behind the invitations, and nothing follows from it.
+        `before` is imported history. It is recorded behind the invitations, and nothing follows from it.
         """
         laws = laws_for(created.type, created.knobs)
         wrong = [found.message for found in findings_on(laws.adapter, created) if found.level == "error"]
@@ -237,7 +237,7 @@ class Desk:
             admitted = opening(fold, created, willing, laws=laws, at=at, new_id=self.new_id)
             batch, fold = list(admitted.batch), admitted.fold
             for each in before:
-                admitted = record(fold, put_in(each), laws=laws, at=at, new_id=self.new_id)
+                admitted = record(fold, each, laws=laws, at=at, new_id=self.new_id)
                 batch.extend(admitted.batch)
                 fold = admitted.fold
             if first is not None:
@@ -253,9 +253,9 @@ class Desk:
         return live
 
     async def _check_before(self, before: Sequence[Envelope], channel_id: str) -> None:
-        """`Denied` if something that was said before could not be said now."""
+        """`Denied` if imported history cannot be recorded."""
         for draft in before:
-            denial = check_draft(draft)
+            denial = check_data(draft)
             if denial is not None:
                 raise await self.audit.refusal(Denied(denial.reason, channel_id, denial.detail), draft)
 
@@ -360,7 +360,7 @@ def _check_own_turn(live: LiveChannel, draft: Envelope, lane: Lane) -> None:
 
 
 def put_in(draft: Envelope) -> Envelope:
-    """What somebody said before this was a matter of turns: while others had it, or elsewhere. It uses none up."""
+    """A word that was said while others had the turn. It uses none up."""
     return replace(draft, event_data={**draft.event_data, ASIDE: True})
 
 

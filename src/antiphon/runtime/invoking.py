@@ -19,7 +19,7 @@ from antiphon.agents.routine import LIMITS
 from antiphon.core.codec import Malformed, check_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import TurnFailed, UnknownChannel, UsageError
-from antiphon.core.events import EV_TEXT, Created, Json, Seat
+from antiphon.core.events import EV_HISTORY_IMPORTED, Created, Json, Seat
 from antiphon.core.ids import derived_id
 from antiphon.core.views import Message
 from antiphon.core.words import shown
@@ -36,24 +36,26 @@ USER = "user"
 
 
 class Before(msgspec.Struct, frozen=True):
-    """What was said elsewhere, with which a new thread begins. Nobody answers it."""
+    """A conversation held elsewhere, with which a new thread begins. No turn is owed for it."""
 
     messages: Sequence[Message] = ()
-    """In order; what has the role `assistant` is the agent's, everything else the speaker's."""
+    """In order, in the roles that the client gives them: `system`, `user` or `assistant`."""
     active: str = ""
-    """Who of the agent's team gave the last answer: `support/billing`; "" if the agent itself did."""
+    """The member of the agent's team that answers next: `support/billing`; "" if the agent itself does."""
     context_vars: Json = {}
+    key_id: str = ""
+    """The key of the client that brings the messages."""
 
-    def drafts(self, agent: str, speaker: str) -> list[Envelope]:
-        """What was said, each by whose it is."""
-        drafts = [
-            Envelope(sender_id=agent if each.role == ASSISTANT else speaker, event_type=EV_TEXT, event_data=_text(each))
-            for each in self.messages
+    def drafts(self, speaker: str) -> list[Envelope]:
+        """The messages as imported history, sent by the speaker who brings them, whatever their roles."""
+        return [
+            Envelope(
+                sender_id=speaker,
+                event_type=EV_HISTORY_IMPORTED,
+                event_data={"role": role, "text": text, **({"key_id": self.key_id} if self.key_id else {})},
+            )
+            for role, text in self.messages
         ]
-        last = next((draft for draft in reversed(drafts) if draft.sender_id == agent), None)
-        if last is not None and self.active:
-            last.event_data["agent"] = self.active
-        return drafts
 
 
 ASSISTANT = "assistant"
@@ -73,10 +75,6 @@ async def channel_of(
     channel_id = desk.new_id() if thread_id is None else derived_id("thread", *_lane(agent, speaker), _key(thread_id))
     async with desk.locks.setdefault(channel_id, asyncio.Lock()):
         return Channel(desk, await _found(desk, agent, channel_id, speaker=speaker, before=before), speaker)
-
-
-def _text(message: Message) -> Json:
-    return {"text": message.text}
 
 
 def _lane(agent: Declaration, speaker: str) -> tuple[str, ...]:
@@ -134,8 +132,9 @@ async def _found(desk: Desk, agent: Declaration, channel_id: str, *, speaker: st
         return await desk.live(channel_id)
     except UnknownChannel:
         seats = [Seat(speaker, desk.directory.find(speaker).kind), Seat(agent.name, "agent")]
-        created = Created("conversation", speaker, seats, context_vars=before.context_vars)
-        return await desk.create(created, channel_id, before=before.drafts(agent.name, speaker))
+        active = {agent.name: before.active} if before.active else msgspec.UNSET
+        created = Created("conversation", speaker, seats, context_vars=before.context_vars, active=active)
+        return await desk.create(created, channel_id, before=before.drafts(speaker))
 
 
 async def events_of(

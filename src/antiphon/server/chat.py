@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.routine import LIMITS
@@ -151,7 +152,7 @@ async def _exchange(visit: Visit, agent: Declaration, request: ChatRequest, *, c
     thread_id, key = thread_id_of(visit, request), key_of(visit)
     earlier = digest(visit, request, conversation.earlier)
     memory, hub, speaker = visit.house.memory, visit.hub, visit.principal.name
-    before = Before(conversation.seeds())
+    before = Before(conversation.seeds(), key_id=visit.principal.key_id)
     if thread_id is not None:
         channel = await channel_of(hub, agent, thread_id, speaker=speaker)
     elif key is not None:
@@ -187,7 +188,7 @@ async def _carried_over(visit: Visit, agent: Declaration, held: Held | None, *, 
     if live is None:
         return before
     state = live.state
-    return Before(before.messages, state.active.get(agent.name, ""), state.context_vars)
+    return replace(before, active=state.active.get(agent.name, ""), context_vars=state.context_vars)
 
 
 def _agent(visit: Visit, name: str) -> Declaration:

@@ -66,8 +66,8 @@ class Conversation(msgspec.Struct, frozen=True):
     text: str
 
     def seeds(self) -> list[Message]:
-        """What a channel begins with that holds what was said before."""
-        return [Message(ASSISTANT if role == ASSISTANT else "user", text) for role, text in self.earlier if text]
+        """The earlier messages as a new channel imports them: those with a text, in the roles of the client."""
+        return [message for message in self.earlier if message.text]
 
     def answered(self, text: str) -> tuple[Message, ...]:
         """The whole conversation when this is the answer."""
