@@ -46,6 +46,8 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
     _desk: Desk
     _live: LiveChannel
     _speaker: str
+    _may_run: bool = True
+    """Whether what is said through it may give an agent a turn."""
 
     __injected__ = "channel"
     """A tool's parameter of this type is given the channel of the turn."""
@@ -107,7 +109,8 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
 
         The rules decide anew what follows from the last envelope. This channel is not touched.
         """
-        return Channel(self._desk, await fork_of(self._desk, self._live, at=at, by=self._speaker), self._speaker)
+        forked = await fork_of(self._desk, self._live, at=at, by=self._speaker)
+        return Channel(self._desk, forked, self._speaker, self._may_run)
 
     async def closed(self, timeout: float | None = None) -> str:  # a limit for this wait alone
         """Wait until the channel has ended, and give the reason; `WaitTimeout` after so many seconds."""
@@ -128,7 +131,7 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
         draft = Envelope("", live.state.channel_id, self._speaker, None, event_type, data)
         if options:
             draft = self._with_options(draft, options)
-        return await self._desk.admit(live, draft)
+        return await self._desk.admit(live, draft, may_run=self._may_run)
 
     def _with_options(self, draft: Envelope, options: SendOptions) -> Envelope:
         unknown = options.keys() - KNOWN_OPTIONS

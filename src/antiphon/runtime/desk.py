@@ -48,6 +48,7 @@ from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
 from antiphon.runtime.modelling import close_models
+from antiphon.runtime.permission import denial_of_turns
 from antiphon.store.protocol import Store
 
 log = logging.getLogger("antiphon.hub")
@@ -184,8 +185,11 @@ class Desk:
         if not isinstance(channel_id, str) or not CHANNEL_ID.match(channel_id):
             raise UnknownChannel(channel_id)
 
-    async def admit(self, live: LiveChannel, draft: Envelope) -> Envelope:
-        """Record a participant's draft, or raise `Denied` and note the refusal."""
+    async def admit(self, live: LiveChannel, draft: Envelope, *, may_run: bool = True) -> Envelope:
+        """Record a participant's draft, or raise `Denied` and note the refusal.
+
+        Without `may_run` it is refused if an agent would get a turn by it.
+        """
         self.check_open()
         denial = check_draft(draft)
         if denial is not None:
@@ -201,7 +205,9 @@ class Desk:
             said = put_in(draft) if waited and draft.sender_id in fold.state.speakers else draft
             outcome = step(fold, said, laws=laws, at=at, new_id=self.new_id)
             waited = waited or isinstance(outcome, Later)
-            return outcome
+            if may_run or not isinstance(outcome, Admitted):
+                return outcome
+            return denial_of_turns(fold.state, outcome.fold.state) or outcome
 
         try:
             envelope = await live.submit(plan, draft.priority, again)

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from antiphon.core.codec import MAX_BYTES, MAX_DEPTH, MAX_NODES, Malformed, check_json, copied, to_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
-from antiphon.core.events import Created, Json, Seat, data_of
+from antiphon.core.events import EV_CHANNEL_CREATED, Created, Json, Seat, data_of
 from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import shown
 from antiphon.orchestration.lawbook import adapter_named
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.desk import Desk
+from antiphon.runtime.permission import denial_of_opening
 from antiphon.runtime.reading import Inbox
 
 MOST_KNOB_DEPTH = 168
@@ -27,8 +28,10 @@ LONGEST_TTL = 100 * 366 * 24 * 3600
 class Participant:
     """Somebody who is registered in this hub."""
 
-    def __init__(self, desk: Desk, name: str, kind: str) -> None:
+    def __init__(self, desk: Desk, name: str, kind: str, *, may_run: bool = True) -> None:
         self._desk, self.name, self.kind = desk, name, kind
+        self._may_run = may_run
+        """Whether what this participant says and opens may give an agent a turn."""
         self._inbox = Inbox(desk, name)
 
     def __repr__(self) -> str:
@@ -61,18 +64,20 @@ class Participant:
             context_vars=_plain({} if context_vars is None else context_vars, "context_vars"),
         )
         _check_people(created)
+        if not self._may_run:
+            await self._check_permission(created)
         live = await self._desk.create(created)
         await self._desk.until(live, ("active", "closed", "expired"))
         if live.state.status != "active" and live.state.turn_count == 0:
             raise Denied(live.state.close_reason or "hub_closed", live.state.channel_id, "the channel was not opened")
-        return Channel(self._desk, live, self.name)
+        return Channel(self._desk, live, self.name, self._may_run)
 
     async def channel(self, channel_id: str) -> Channel:
         """A channel this participant is in. One it is not in does not exist for it."""
         live = await self._desk.live(channel_id)
         if self.name not in live.state.participants:
             raise UnknownChannel(channel_id)
-        return Channel(self._desk, live, self.name)
+        return Channel(self._desk, live, self.name, self._may_run)
 
     def inbox(self) -> AsyncIterator[Envelope]:
         """What is addressed to this participant in all its channels, from where it left off, for ever.
@@ -84,6 +89,14 @@ class Participant:
     async def pending(self) -> int:
         """How many envelopes in the inbox are not acknowledged yet."""
         return await self._inbox.pending()
+
+    async def _check_permission(self, created: Created) -> None:
+        """`Denied` if an agent gets a turn as soon as this channel is open."""
+        desk = self._desk
+        denial = denial_of_opening(created, at=desk.clock.now(), new_id=desk.new_id)
+        if denial is not None:
+            draft = Envelope(sender_id=self.name, event_type=EV_CHANNEL_CREATED)
+            raise await desk.audit.refusal(Denied(denial.reason, detail=denial.detail), draft)
 
     def _seated(self, adapter: builtins.type[Adapter], target: str | Sequence[str]) -> list[Seat]:
         if not isinstance(target, str | list | tuple):

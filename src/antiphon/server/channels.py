@@ -3,6 +3,7 @@
 Rule 1: a participant sees its own channels, and of them what it may see. Everything else is not there. An operator, who
         asks for it by name, sees all.
 Rule 2: whatever is said is said by whoever the key speaks for.
+Rule 3: what would give an agent a turn needs a key that may invoke agents too.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ async def open_channel(visit: Visit) -> ChannelState:
     """Open a channel with others, as whoever asks."""
     wanted, principal = visit.said(Opening), visit.principal
     await _seat_guests(visit, wanted.target)
-    channel = await Participant(visit.hub._desk, principal.name, principal.kind).open(
+    speaker = Participant(visit.hub._desk, principal.name, principal.kind, may_run=principal.may("invoke"))
+    channel = await speaker.open(
         type=wanted.type, target=wanted.target, knobs=wanted.knobs, ttl=wanted.ttl, context_vars=wanted.context_vars
     )
     return shown(channel.state)
@@ -183,7 +185,8 @@ async def cancel_turns(visit: Visit) -> Cancelled:
 
 async def held(visit: Visit) -> Channel:
     """The channel of the path as whoever asks holds it."""
-    return Channel(visit.hub._desk, await _seen(visit, "own"), visit.principal.name)
+    principal = visit.principal
+    return Channel(visit.hub._desk, await _seen(visit, "own"), principal.name, principal.may("invoke"))
 
 
 async def _seen(visit: Visit, view: str) -> LiveChannel:

@@ -31,7 +31,7 @@ CHAT = "/v1/"
 """Below this path errors have the form that clients of chat completions know."""
 DENIALS = {
     "too_large": 413,
-    **dict.fromkeys(("not_a_participant", "not_a_person", "not_a_writer", "forged_sender"), 403),
+    **dict.fromkeys(("not_a_participant", "not_a_person", "not_a_writer", "forged_sender", "wrong_scope"), 403),
     **dict.fromkeys(
         (
             "bad_audience",
