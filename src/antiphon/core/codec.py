@@ -10,6 +10,8 @@ This is the only file of the core where `Any` may appear.
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -70,6 +72,25 @@ def parsed(text: str | bytes) -> Any:
         return msgspec.json.decode(text.encode() if isinstance(text, str) else text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Malformed("malformed", str(error)) from error
+
+
+def check_names(text: str | bytes) -> None:
+    """Refuse, with `Malformed`, JSON in which an object has a name twice: readers would differ on which value counts.
+
+    For text that has passed `parsed` or a decoder, and `check_json`: it must be well-formed and within the limits.
+    """
+    try:
+        json.loads(text, object_pairs_hook=_named_once)
+    except RecursionError as error:
+        raise Malformed("too_deep", "nested too deeply") from error
+
+
+def _named_once(pairs: Sequence[tuple[str, object]]) -> None:
+    if len(dict(pairs)) == len(pairs):
+        return
+    names = [name for name, _ in pairs]
+    twice = next(name for place, name in enumerate(names) if name in names[:place])
+    raise Malformed("doubled_name", f"an object has the name {shown(twice)} twice; give every name once")
 
 
 def as_type(value: Any, kind: type[T]) -> T:

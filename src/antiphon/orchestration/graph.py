@@ -14,7 +14,7 @@ from typing import cast
 
 import msgspec
 
-from antiphon.core.codec import Malformed, parsed
+from antiphon.core.codec import Malformed, check_names, parsed
 from antiphon.core.conditions import CONDITIONS, Always, FromSpeaker, Once, TransitionCondition, inner_of
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.events import Json
@@ -165,7 +165,10 @@ def _parsed(data: object) -> object:
     if not isinstance(data, str | bytes | bytearray):
         return data
     try:
-        return parsed(bytes(data) if isinstance(data, bytearray) else data)
+        text = bytes(data) if isinstance(data, bytearray) else data
+        value: object = parsed(text)
+        check_names(text)
+        return value
     except Malformed as error:
         raise RulesInvalid(f"the graph is no JSON: {error}") from error
 

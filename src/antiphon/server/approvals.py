@@ -16,6 +16,7 @@ from antiphon.hub.live import LiveChannel
 from antiphon.runtime.channel import Channel
 from antiphon.server.channels import is_operator
 from antiphon.server.problems import Refused
+from antiphon.server.reading import size_of
 from antiphon.server.shapes import Approval, ApprovalList, ApprovalQuery, Choice, Decided
 from antiphon.server.verbs import Visit
 
@@ -31,8 +32,15 @@ async def list_approvals(visit: Visit) -> ApprovalList:
     whose = None if is_operator(visit, asked.view) else visit.principal.name
     rows = await desk.store.channels(status="active", participant=whose, after=asked.after, limit=asked.limit)
     found: list[Approval] = []
+    before = asked.after
+    room = visit.house.limits.page_bytes
     for row in rows:
-        found += await _in_channel(visit, row.channel_id)
+        waiting = await _in_channel(visit, row.channel_id)
+        room -= sum(map(size_of, waiting))
+        if found and room < 0:
+            return ApprovalList(found, before)
+        found += waiting
+        before = row.channel_id
     return ApprovalList(found, rows[-1].channel_id if len(rows) == asked.limit else None)
 
 

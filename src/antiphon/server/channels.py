@@ -25,6 +25,7 @@ from antiphon.runtime.participant import Participant
 from antiphon.runtime.reading import follow
 from antiphon.server.agents import LAST_ID, NUMBER, stream_of
 from antiphon.server.problems import Refused
+from antiphon.server.reading import count_within, size_of
 from antiphon.server.shapes import (
     Cancelled,
     Changes,
@@ -63,7 +64,10 @@ async def list_channels(visit: Visit) -> ChannelList:
         if len(rows) >= limit or len(page) < limit:
             break
     full = len(rows) > limit or (bool(page) and len(page) == limit)
-    return ChannelList(rows[:limit], (rows[limit - 1].channel_id if len(rows) > limit else after) if full else None)
+    count = min(limit, count_within(rows, visit.house.limits.page_bytes))
+    if len(rows) > count:
+        return ChannelList(rows[:count], rows[count - 1].channel_id)
+    return ChannelList(rows, after if full else None)
 
 
 def _is_listed(row: ChannelRow, asked: ChannelQuery, *, operator: bool) -> bool:
@@ -101,13 +105,17 @@ async def read_log(visit: Visit) -> Log:
     asked = visit.asked(LogQuery)
     live = await _seen(visit, asked.view)
     found: list[Envelope] = []
-    cursor = asked.after
-    while len(found) <= asked.limit and (page := await live.read(cursor)):
+    cursor, room = asked.after, visit.house.limits.page_bytes
+    while page := await live.read(cursor):
         cursor = page[-1].sequence
-        found += [envelope for envelope in page if _is_seen(visit, envelope, asked.view)]
-    more = len(found) > asked.limit
-    found = found[: asked.limit]
-    return Log(found, found[-1].sequence if more else None)
+        for envelope in page:
+            if not _is_seen(visit, envelope, asked.view):
+                continue
+            room -= size_of(envelope)
+            if found and (room < 0 or len(found) == asked.limit):
+                return Log(found, found[-1].sequence)
+            found.append(envelope)
+    return Log(found)
 
 
 async def subscribe(visit: Visit) -> EventStream | Response:

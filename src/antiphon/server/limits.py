@@ -33,6 +33,8 @@ class Limits(msgspec.Struct, frozen=True):
     """How many envelopes a subscriber may be behind of what came since it began."""
     page: int = 1000
     """How many rows or envelopes are given at once."""
+    page_bytes: int = 1024 * 1024
+    """The size of what is given at once. A page with one row or envelope may be larger."""
     stop_seconds: float = 10.0
     """How long requests under way may take when the server stops."""
 

@@ -1,19 +1,20 @@
 """A request as its verb wants it: what stands behind the `?`, and the body, within its limits.
 
 Rule 1: a body is counted while it comes. What is too large is refused before it is there.
-Rule 2: what has not the right shape is refused with its place and the shape.
+Rule 2: what has not the right shape is refused with its place and the shape. A name given twice has no right shape.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from antiphon.core.codec import Malformed, check_json
+from antiphon.core.codec import Malformed, check_json, check_names, to_json
 from antiphon.core.words import plainly
 from antiphon.server.limits import Limits
 from antiphon.server.problems import JSON, Refused
@@ -39,11 +40,13 @@ def typed(raw: bytes, kind: type[T]) -> T:
     try:
         plain: object = msgspec.json.decode(raw)
         check_json(plain)
+        check_names(raw)
         return msgspec.convert(plain, type=kind)
     except msgspec.ValidationError as error:
         raise Refused(422, "bad_body", f"the body: {plainly(str(error))}") from error
     except Malformed as error:
-        raise Refused(413 if error.reason == "too_large" else 422, error.reason, f"the body: {error}") from error
+        reason = "bad_body" if error.reason == "doubled_name" else error.reason
+        raise Refused(413 if reason == "too_large" else 422, reason, f"the body: {error}") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Refused(400, "no_json", f"the body is no JSON: {error}") from error
 
@@ -54,6 +57,16 @@ def query_of(given: Mapping[str, str], kind: type[T]) -> T:
         return msgspec.convert(dict(given), type=kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused(422, "bad_query", f"the query: {plainly(str(error))}") from error
+
+
+def size_of(value: object) -> int:
+    """The bytes that a value takes on a page, with the comma behind it."""
+    return len(to_json(value)) + 1
+
+
+def count_within(values: Iterable[object], most_bytes: int) -> int:
+    """How many of the first values fit on a page of this size; one at least."""
+    return max(1, sum(size <= most_bytes for size in accumulate(map(size_of, values))))
 
 
 def _check_headers(headers: Mapping[str, str], limits: Limits) -> None:

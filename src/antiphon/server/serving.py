@@ -28,6 +28,8 @@ from antiphon.server.table import VERBS
 from antiphon.server.verbs import House, Verb
 
 BACKLOG = 2048
+PRIVATE = [("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
+"""Headers of every answer: most carry conversations, some secrets, and none is to be kept or interpreted otherwise."""
 SEND_BUFFER = 128 * 1024
 """How many bytes of what is sent the system holds for each connection, so that a thousand who read nothing cost little,
 and that it is noticed soon whether anybody reads."""
@@ -81,6 +83,7 @@ def _server(house: House, verbs: Sequence[Verb]) -> uvicorn.Server:
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        headers=PRIVATE,
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=int(limits.stop_seconds) + ALLOWANCE,
     )

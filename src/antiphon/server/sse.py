@@ -32,7 +32,6 @@ START = {
     "status": 200,
     "headers": [
         (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-store"),
         (b"x-accel-buffering", b"no"),
     ],
 }

@@ -34,6 +34,7 @@ from antiphon.store.protocol import (
 )
 from antiphon.store.records import (
     MAX_RECORD,
+    PAGE_BYTES,
     check_number,
     check_position,
     check_stretch,
@@ -64,6 +65,16 @@ class _Channel:
 
     def envelope(self, sequence: int) -> Envelope:
         return opened(self.row.channel_id, sequence, self.records[sequence - 1])
+
+    def last_of_page(self, after: int, limit: int) -> int:
+        """The last sequence of the page behind `after`."""
+        last, size = after, 0
+        for place in range(after, min(self.head, after + limit)):
+            size += len(self.records[place])
+            if size > PAGE_BYTES and last > after:
+                break
+            last += 1
+        return last
 
     def find(self, envelope_id: str) -> Envelope | None:
         place = self.places.get(envelope_id)
@@ -133,7 +144,7 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         log = self._known(channel)
         if log is None:
             return Page([], more=False)
-        last = min(log.head, after + limit)
+        last = log.last_of_page(after, limit)
         return Page([log.envelope(place) for place in range(after + 1, last + 1)], more=last < log.head)
 
     async def head(self, channel: str) -> int:

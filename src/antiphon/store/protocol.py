@@ -131,7 +131,10 @@ class Log(Protocol):
         ...
 
     async def read(self, channel: str, *, after: int = 0, limit: int = 1000) -> Page:
-        """The envelopes behind `after`, checked against the hash chain; `LogCorrupt` at the first bad one."""
+        """The envelopes behind `after`, checked against the hash chain; `LogCorrupt` at the first bad one.
+
+        A page ends after `limit` envelopes, or before it holds more than about a mebibyte; it has one at least.
+        """
         ...
 
     async def head(self, channel: str) -> int:

@@ -21,6 +21,8 @@ from antiphon.core.words import shown
 from antiphon.store.protocol import Appended, Page
 
 MAX_RECORD = MAX_BYTES + 16 * 1024
+PAGE_BYTES = 1024 * 1024
+"""The size of the records that are read at once. A page with one record may be larger."""
 """Room for the largest event data and the nine other fields."""
 MOST = 2**63 - 1
 """The highest number that every store can count to."""

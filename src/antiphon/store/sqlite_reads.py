@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
@@ -20,7 +21,7 @@ from antiphon.core.codec import Malformed, as_type
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, LogCorrupt
 from antiphon.store.protocol import Page
-from antiphon.store.records import MOST, Row, checked_page, genesis, tied
+from antiphon.store.records import MOST, PAGE_BYTES, Row, checked_page, genesis, tied
 from antiphon.store.sqlite_connection import (
     Connection,
     Cursor,
@@ -134,7 +135,9 @@ def read_page(connection: Connection, tenant: str, asked: Stretch) -> Page:
     """The envelopes behind `after`, each checked against the one before."""
     channel, after, limit = asked
     previous = read_hash(connection, tenant, channel, sequence=after) if after else genesis(tenant, channel)
-    rows, damage = _fetched(connection, _PAGE, (tenant, channel, after, min(limit, MOST - 1) + 1))
+    values = (tenant, channel, after, min(limit, MOST - 1) + 1)
+    rows, damage = _fetched(connection, _PAGE, values, most_bytes=PAGE_BYTES)
+    limit = min(limit, _count_within(rows, PAGE_BYTES))
     page = checked_page(channel, rows, previous or b"", after=after, limit=limit)
     if damage is None or page.more:
         return page
@@ -150,14 +153,35 @@ def read_hash(connection: Connection, tenant: str, channel: str, *, sequence: in
         return None if found is None else as_type(found, tuple[bytes])[0]
 
 
-def _fetched(connection: Connection, sql: str, values: Values) -> tuple[list[object], sqlite3.Error | None]:
-    """The rows of a query as far as they can be read, and the damage behind them."""
+def _size(row: object) -> int:
+    """The bytes of a record, which is the third column; 0 if the row is damaged."""
+    body = row[2] if isinstance(row, tuple) and len(row) > 2 else None
+    return len(body) if isinstance(body, bytes) else 0
+
+
+def _count_within(rows: Sequence[object], most_bytes: int) -> int:
+    """How many of the first rows have no more bytes than this; one at least."""
+    sizes = accumulate(map(_size, rows))
+    return max(1, sum(size <= most_bytes for size in sizes))
+
+
+def _fetched(
+    connection: Connection, sql: str, values: Values, *, most_bytes: int | None = None
+) -> tuple[list[object], sqlite3.Error | None]:
+    """The rows of a query as far as they can be read, and the damage behind them.
+
+    With `most_bytes` the row that exceeds it is the last one that is read.
+    """
     rows: list[object] = []
+    size = 0
     cursor: Cursor | None = None
     try:
         cursor = connection.execute(sql, values)
         while (row := cursor.fetchone()) is not None:
             rows.append(row)
+            size += _size(row)
+            if most_bytes is not None and size > most_bytes and len(rows) > 1:
+                break
     except sqlite3.Error as error:
         if not is_damage(error):
             raise
