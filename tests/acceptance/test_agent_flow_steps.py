@@ -436,7 +436,7 @@ async def test_a_direct_tool_s_result_is_the_answer_word_for_word(hub: Hub) -> N
     ]
 
 
-async def test_a_direct_tool_beside_others_ends_the_turn_when_all_have_returned(hub: Hub) -> None:
+async def test_a_direct_tool_beside_others_leaves_the_answer_to_the_model(hub: Hub) -> None:
     ran: list[int] = []
 
     @tool
@@ -446,9 +446,11 @@ async def test_a_direct_tool_beside_others_ends_the_turn_when_all_have_returned(
         return number
 
     message = [calls("count", {"number": 1}), calls("receipt", {"order": "7"}), calls("count", {"number": 2})]
-    support = agent("support", message, tools=[count, receipt])
+    support = agent("support", message, "Counted to 2, and it was 42 euros.", tools=[count, receipt])
     reply = await support.invoke("receipt?", hub=hub)
-    assert (reply.text, sorted(ran)) == ("RECEIPT 7: 42 euros", [1, 2])
+    assert (reply.text, sorted(ran)) == ("Counted to 2, and it was 42 euros.", [1, 2])
+    results = [text for role, text in asked(support)[1].messages if role == "tool"]
+    assert results == ["1", "RECEIPT 7: 42 euros", "2"]
 
 
 async def test_a_handoff_tool_leads_to_the_agent_it_names_and_to_no_other(hub: Hub) -> None:

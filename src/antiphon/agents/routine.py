@@ -3,7 +3,9 @@
 Rule 1: who is active is settled once, when the turn begins: whom a person addresses, then whoever answered last, then
         the one that was asked. From there on only tools change it.
 Rule 2: every call gets a result. Of several handoffs in one message the first that is possible wins.
-Rule 3: a limit ends the turn with its name, and with what there is so far.
+Rule 3: `return_direct` ends a turn only if every call of the message has it and succeeded; otherwise the model reads all
+        results, errors too.
+Rule 4: a limit ends the turn with its name, and with what there is so far.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ MAX_STEPS = "max_steps"
 MAX_TOKENS = "max_tokens"
 LIMITS = frozenset({EMPTY_REPLY, INVALID_OUTPUT, MAX_HANDOFFS, MAX_MODEL_CALLS, MAX_STEPS, MAX_TOKENS})
 """How a turn may be stopped that has an answer all the same, though a partial one."""
+
+BETWEEN_RESULTS = "\n\n"
+"""Separates the results of several `return_direct` tools in one answer."""
 
 Working = Generator[Wanted, Given, Progress]
 Results = tuple[Returned, ...]
@@ -212,9 +217,16 @@ def _ended(scene: Scene, progress: Progress, results: Results) -> Progress | Non
     if moved is not None:
         outside = moved.handoff if moved.target not in scene.member.reach else None
         return None if outside is None else replace(progress, answer=reply.text or outside.summary, handoff=outside)
-    pairs = zip(reply.calls, results, strict=True)
-    direct = next((result for call, result in pairs if scene.member.is_direct(call.name) and not result.failed), None)
-    return None if direct is None else replace(progress, answer=direct.text)
+    answer = _direct_answer(scene, reply, results)
+    return None if answer is None else replace(progress, answer=answer)
+
+
+def _direct_answer(scene: Scene, reply: Reply, results: Results) -> str | None:
+    """The results as the answer, in call order; None unless every call of the message is direct and succeeded."""
+    direct = all(scene.member.is_direct(call.name) for call in reply.calls)
+    if not direct or any(result.failed for result in results):
+        return None
+    return BETWEEN_RESULTS.join(result.text for result in results if result.text)
 
 
 def _exchanged(reply: Reply, results: Results) -> Exchange:
