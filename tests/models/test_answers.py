@@ -21,6 +21,7 @@ from antiphon import (
     Usage,
     UsageError,
 )
+from antiphon.agents.arguments import EMPTY
 from antiphon.models import asking
 from antiphon.models.anthropic import GO_ON, YOU_BEGIN
 from tests.models.protocols import HELLO, PROTOCOLS, AnthropicWording, OpenAIWording, ask, event
@@ -105,7 +106,7 @@ DONE = b"data: [DONE]\n\n"
                 delta(tool_calls=[{"index": 1, "function": {"name": "f", "arguments": None}}]),
                 delta("tool_calls"),
             ],
-            Reply("", (Call("f", {"a": 1}, "call_1"), Call("f", {}, "call_2"))),
+            Reply("", (Call("f", {"a": 1}, "call_1"), Call("f", {}, "call_2", EMPTY))),
         ),
         (
             [
@@ -128,13 +129,13 @@ async def test_streams_of_other_servers(chunks: list[object], reply: Reply) -> N
         (message(content="a", reasoning="Hmm."), Reply("a")),
         (message(content=[{"type": "thinking", "thinking": []}, {"type": "text", "text": "b"}]), Reply("b")),
         (message(content=None, refusal="I won't."), Reply("I won't.")),
-        (message(content="", tool_calls=[{"function": {"name": "f"}}]), Reply("", (Call("f", {}, "call_1"),))),
+        (message(content="", tool_calls=[{"function": {"name": "f"}}]), Reply("", (Call("f", {}, "call_1", EMPTY),))),
         (
             message(tool_calls=[{"id": "", "function": {"name": "f", "arguments": {"a": 1}}}] * 2),
             Reply("", (Call("f", {"a": 1}, "call_1"), Call("f", {"a": 1}, "call_2"))),
         ),
         (
-            message(tool_calls=[{"id": "same", "function": {"name": "f", "arguments": "null"}}] * 2),
+            message(tool_calls=[{"id": "same", "function": {"name": "f", "arguments": "{}"}}] * 2),
             Reply("", (Call("f", {}, "same"), Call("f", {}, "call_2"))),
         ),
         ({**message(content="c"), "usage": {"prompt_tokens": 3}}, Reply("c", usage=Usage(3))),
@@ -148,9 +149,6 @@ async def test_answers_of_other_servers(body: dict, reply: Reply) -> None:
 @pytest.mark.parametrize(
     "calls",
     [
-        [{"function": {"name": "f", "arguments": "{"}}],
-        [{"function": {"name": "f", "arguments": "[1]"}}],
-        [{"function": {"name": "f", "arguments": 7}}],
         [{"function": {"arguments": "{}"}}],
         [{"type": "custom"}],
     ],
@@ -161,21 +159,10 @@ async def test_calls_are_not_guessed(calls: list[object]) -> None:
             await chat(body, stream=stream)
 
 
-async def test_a_call_cut_off_in_the_middle() -> None:
-    body = {"choices": [{"message": {"tool_calls": [{"function": {"name": "f", "arguments": '{"a'}}]}}]}
-    body["choices"][0]["finish_reason"] = "length"
-    with pytest.raises(ReplyMalformed, match="the model ran out of tokens"):
-        await chat(body, stream=False)
-
-
-@pytest.mark.parametrize(
-    ("second", "words"),
-    [({"name": "g"}, "goes on as one of 'g'"), ({"arguments": {"b": 1}}, "come in parts that do not fit")],
-)
-async def test_parts_that_do_not_fit(second: dict, words: str) -> None:
+async def test_parts_that_do_not_fit() -> None:
     first = delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{"}}])
-    with pytest.raises(ReplyMalformed, match=words):
-        await chat(first, delta(tool_calls=[{"index": 0, "function": second}]), DONE, stream=True)
+    with pytest.raises(ReplyMalformed, match="goes on as one of 'g'"):
+        await chat(first, delta(tool_calls=[{"index": 0, "function": {"name": "g"}}]), DONE, stream=True)
 
 
 # What is sent

@@ -217,8 +217,6 @@ async def test_an_answer_without_counts_costs_nothing_that_is_known() -> None:
 @pytest.mark.parametrize(
     ("parts", "fields", "words"),
     [
-        ([ToolCallPart("look", '{"at": "fa', "c1")], {}, ["arguments of 'look'", "no JSON object"]),
-        ([ToolCallPart("look", "[1]", "c1")], {}, ["arguments of 'look' are '[1]'"]),
         ([], {"finish_reason": "content_filter"}, ["there is no answer", "content_filter"]),
         ([TextPart("…")], {"state": "suspended"}, ["there is no answer", "suspended"]),
     ],

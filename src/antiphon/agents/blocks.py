@@ -3,15 +3,15 @@
 Rule 1: what a model thought is left out for ever, and so is every type of block that is not known here.
 Rule 2: the order is kept. Texts are joined with nothing between them.
 Rule 3: a block without the right shape is a `TypeError` that shows it and says what is wanted; nothing is guessed.
+        Arguments that are no JSON object are a fault of their call alone: see `arguments`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
+from antiphon.agents.arguments import written_call
 from antiphon.agents.messages import Call
-from antiphon.core.codec import Malformed, parsed
 from antiphon.core.events import Json
 from antiphon.core.words import shown
 
@@ -46,9 +46,9 @@ def _block(block: Json, deepest: int) -> Iterator[str | Call]:
         case "message":
             yield from _message(block, deepest)
         case "tool_use":
-            yield Call(_name(block), _arguments(block, "input"), _id(block, "id"))
+            yield written_call(_name(block), block.get("input"), _id(block, "id"))
         case "function_call":
-            yield Call(_name(block), _arguments(block, "arguments"), _id(block, "call_id"))
+            yield written_call(_name(block), block.get("arguments"), _id(block, "call_id"))
         case str():
             return
         case _:
@@ -64,16 +64,6 @@ def _message(block: Json, deepest: int) -> Iterator[str | Call]:
     if not deepest:
         raise TypeError(f"more than {DEEPEST} messages stand inside each other; give their blocks in one list")
     return _parts(content, deepest - 1)
-
-
-def _arguments(block: Json, field: str) -> Json:
-    value = block.get(field)
-    if field == "arguments" and isinstance(value, str):
-        with suppress(Malformed):  # a text that is no JSON is no object either
-            value = parsed(value)
-    if not isinstance(value, dict):
-        raise _bad(block, field, "a JSON object")
-    return value
 
 
 def _name(block: Json) -> str:

@@ -19,7 +19,8 @@ from contextvars import copy_context
 
 import msgspec
 
-from antiphon.agents.messages import NO_USAGE, Usage
+from antiphon.agents.arguments import EMPTY
+from antiphon.agents.messages import NO_USAGE, Call, Usage
 from antiphon.agents.nesting import ENDS, is_from_outside
 from antiphon.agents.results import Finish, Handoff, NotDone, Transfer
 from antiphon.agents.schema import from_model, to_model
@@ -104,6 +105,17 @@ def bound(tool: Tool, args: object) -> dict[str, object]:
         raise _bad(tool, told(error)) from error
     values = ((name, getattr(filled, name)) for name in tool.arguments.__struct_fields__)
     return {name: value for name, value in values if value is not msgspec.UNSET}
+
+
+def bound_call(tool: Tool, call: Call) -> dict[str, object]:
+    """The arguments of a call as its function wants them; `BadArguments` if they are no JSON object, or do not fit.
+
+    Empty arguments are accepted for a tool without parameters.
+    """
+    fault = None if call.fault == EMPTY and not tool.parameters.get("properties") else call.fault
+    if isinstance(fault, str):
+        raise _bad(tool, f"{fault}; write one JSON object")
+    return bound(tool, call.args)
 
 
 async def called(tool: Tool, arguments: Mapping[str, object], given: Given) -> Returned:

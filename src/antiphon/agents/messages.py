@@ -42,13 +42,16 @@ class Usage(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 NO_USAGE = Usage()
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A model asks for a tool."""
 
     name: str
     args: Json = msgspec.field(default_factory=dict)
     call_id: str = ""
     """As the provider named it; its answer carries the same."""
+    fault: str | msgspec.UnsetType = msgspec.UNSET
+    """Why the call cannot be made: what the model wrote as arguments is no JSON object. `args` is empty then."""
+    # Unset and not "": journals and the digests of requests stay as they were before there was this field.
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from antiphon.agents.arguments import checked_call
 from antiphon.agents.blocks import read_blocks
 from antiphon.agents.messages import NO_USAGE, Reply
 
@@ -27,12 +28,13 @@ def one_reply(answer: object) -> Reply:
 def _read(reply: Reply) -> Reply:
     """The reply with a text that is one. What it calls for itself comes before what its blocks call for."""
     given: object = reply.text
+    calls = tuple(map(checked_call, reply.calls))
     if given is None:
-        return msgspec.structs.replace(reply, text="")
+        return msgspec.structs.replace(reply, text="", calls=calls)
     if not isinstance(given, list | tuple):
-        return reply
-    text, calls = read_blocks(given)
-    return msgspec.structs.replace(reply, text=text, calls=(*reply.calls, *calls))
+        return msgspec.structs.replace(reply, calls=calls) if calls != reply.calls else reply
+    text, called = read_blocks(given)
+    return msgspec.structs.replace(reply, text=text, calls=(*calls, *called))
 
 
 def _joined(replies: Sequence[Reply]) -> Reply:

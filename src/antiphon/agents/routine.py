@@ -3,8 +3,8 @@
 Rule 1: who is active is settled once, when the turn begins: whom a person addresses, then whoever answered last, then
         the one that was asked. From there on only tools change it.
 Rule 2: every call gets a result. Of several handoffs in one message the first that is possible wins.
-Rule 3: `return_direct` ends a turn only if every call of the message has it and succeeded; otherwise the model reads all
-        results, errors too.
+Rule 3: `return_direct` ends a turn only if every call of the message has it and succeeded; otherwise the model reads
+        all results, errors too.
 Rule 4: a limit ends the turn with its name, and with what there is so far.
 """
 

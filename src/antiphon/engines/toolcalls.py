@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from antiphon.agents.calling import BadArguments, Given, Returned, bound, called, reconciled, unknown
+from antiphon.agents.calling import BadArguments, Given, Returned, bound_call, called, reconciled, unknown
 from antiphon.agents.context import NOTHING, TurnChannel, joined
 from antiphon.agents.handing import settled
 from antiphon.agents.messages import NO_USAGE, Usage
@@ -123,7 +123,7 @@ class ToolCalls:
         if tool is None:
             return self._refused(wanted, unknown(name, tools))
         try:
-            arguments = bound(tool, wanted.call.args)
+            arguments = bound_call(tool, wanted.call)
         except BadArguments as error:
             return self._refused(wanted, Returned(str(error), failed=True))
         key = idempotency_key(

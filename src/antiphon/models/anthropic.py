@@ -7,19 +7,20 @@ Rule 3: all that was read counts as input, from a cache or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import msgspec
 
+from antiphon.agents.arguments import OUT_OF_TOKENS, faulty_call
 from antiphon.agents.blocks import read_blocks
 from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, Usage
-from antiphon.core.codec import Malformed
+from antiphon.core.codec import Malformed, parsed
 from antiphon.core.events import Json
 from antiphon.models.asking import Told, Unfinished, decoded, decoded_event
 from antiphon.models.endpoint import Endpoint, Provider
-from antiphon.models.exchange import identified, read_arguments
+from antiphon.models.exchange import identified, raw_text
 from antiphon.models.hosted import HostedModel
 from antiphon.models.options import (
     Options,
@@ -120,7 +121,7 @@ class Messages:
             raise Told(message.error)
         if message.content is None:
             raise Malformed("malformed", "it has no content")
-        return _reply(message.content, message, message.usage or Used())
+        return _reply([_whole_block(raw) for raw in message.content], message, message.usage or Used(), unwritten=True)
 
     def reading(self) -> Blocks:
         return Blocks()
@@ -195,7 +196,7 @@ class Details(msgspec.Struct):
 class Message(msgspec.Struct):
     """A message, or the end of one."""
 
-    content: list[object] | None = None
+    content: list[msgspec.Raw] | None = None
     stop_reason: str | None = None
     stop_details: Details | None = None
     usage: Used | None = None
@@ -220,19 +221,31 @@ class Streamed(msgspec.Struct):
     error: object = None
 
 
+class Use(msgspec.Struct, tag="tool_use"):
+    """A call of a tool. Its arguments are undecoded: decoded, of two values for one key the first would be lost."""
+
+    input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+def _whole_block(raw: msgspec.Raw) -> object:
+    block: object = parsed(bytes(raw))
+    if not isinstance(block, dict) or block.get("type") != "tool_use":
+        return block
+    return {**block, "input": raw_text(decoded(bytes(raw), Use).input)}
+
+
 class Block:
     """A block of which parts have come."""
 
     def __init__(self, start: Json) -> None:
         self.start, self.text, self.arguments = start, [str(start.get("text") or "")], list[str]()
 
-    def whole(self, *, cut: bool) -> Json:
-        """The block as it would have come in one piece."""
+    def whole(self) -> Json:
+        """The block as it would have come in one piece. Where nothing was written, the beginning has the arguments."""
         if self.start.get("type") == "text":
             return {**self.start, "text": "".join(self.text)}
         if self.start.get("type") == "tool_use" and any(self.arguments):
-            written = "".join(self.arguments)
-            return {**self.start, "input": read_arguments(str(self.start.get("name")), written, cut=cut)}
+            return {**self.start, "input": "".join(self.arguments)}
         return self.start
 
 
@@ -285,18 +298,27 @@ class Blocks:
     def reply(self) -> Reply:
         if not self.done and self._end.stop_reason is None:
             raise Unfinished
-        cut = self._end.stop_reason in CUT
-        blocks = [self._blocks[index].whole(cut=cut) for index in sorted(self._blocks)]
-        return _reply(blocks, self._end, self._used)
+        ordered = [self._blocks[index] for index in sorted(self._blocks)]
+        unwritten = not ordered or not any(ordered[-1].arguments)
+        return _reply([block.whole() for block in ordered], self._end, self._used, unwritten=unwritten)
 
 
-def _reply(blocks: list[Json] | list[object], end: Message, used: Used) -> Reply:
+def _reply(blocks: Sequence[object], end: Message, used: Used, *, unwritten: bool) -> Reply:
+    """All of it. `unwritten`: the last arguments did not come as text, so in a cut message a part may be missing."""
+    cut = end.stop_reason in CUT
     try:
         text, calls = read_blocks(blocks)
     except TypeError as error:
         raise Malformed("malformed", str(error)) from error
+    if cut and _ends_in_use(blocks) and (unwritten or isinstance(calls[-1].fault, str)):
+        calls = (*calls[:-1], faulty_call(calls[-1].name, OUT_OF_TOKENS, calls[-1].call_id))
     if not text and end.stop_details is not None and end.stop_reason == "refusal":
         text = end.stop_details.explanation or ""
     read, written = used.cache_read_input_tokens or 0, used.cache_creation_input_tokens or 0
     usage = Usage((used.input_tokens or 0) + read + written, used.output_tokens or 0, read, written)
-    return Reply(text, calls, usage, cut=end.stop_reason in CUT)
+    return Reply(text, calls, usage, cut)
+
+
+def _ends_in_use(blocks: Sequence[object]) -> bool:
+    last = blocks[-1] if blocks else None
+    return isinstance(last, dict) and last.get("type") == "tool_use"

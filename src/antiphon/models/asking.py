@@ -197,7 +197,7 @@ def distinct(call: Call, taken: set[str], place: int) -> Call:
     while name in taken:
         name += "_"
     taken.add(name)
-    return call if name == call.call_id else Call(call.name, call.args, name)
+    return call if name == call.call_id else msgspec.structs.replace(call, call_id=name)
 
 
 def decoded(body: bytes, kind: type[T]) -> T:

@@ -43,6 +43,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
+from antiphon.agents.arguments import written_call
 from antiphon.agents.messages import (
     NO_USAGE,
     Answered,
@@ -56,7 +57,6 @@ from antiphon.agents.messages import (
 )
 from antiphon.core.errors import AntiphonError, ModelRefused, ModelUnavailable, ReplyMalformed, UsageError
 from antiphon.core.views import Message
-from antiphon.core.words import shown
 from antiphon.models.exchange import identified
 from antiphon.models.faults import PASSING, short, wait_told, words_of
 
@@ -150,20 +150,19 @@ def piece_of(event: object) -> str:
 def reply_of(response: ModelResponse) -> Reply:
     """The answer as a reply; `ModelError` if it is none."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    calls = tuple(_call(part) for part in response.parts if isinstance(part, ToolCallPart))
+    asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    cut = response.finish_reason == "length"
+    calls = tuple(_call(part, cut=cut) for part in asked)
     if response.state == "incomplete":
         raise ModelUnavailable(f"the answer broke off after {len(text)} characters")
     if response.state != "complete" or (response.finish_reason in ("content_filter", "error") and not (text or calls)):
         raise ReplyMalformed(f"there is no answer: it ended as {response.finish_reason or response.state}")
-    return Reply(text, calls, _usage(response.usage), response.finish_reason == "length")
+    return Reply(text, calls, _usage(response.usage), cut)
 
 
-def _call(part: ToolCallPart[object]) -> Call:
-    try:
-        return Call(part.tool_name, part.args_as_dict(raise_if_invalid=True), part.tool_call_id)
-    except (ValueError, AssertionError) as error:
-        given = f"the arguments of {shown(part.tool_name)} are {shown(part.args)}"
-        raise ReplyMalformed(f"{given}, which is no JSON object") from error
+def _call(part: ToolCallPart[object], *, cut: bool) -> Call:
+    """The call. Where the arguments are None, the provider has said that there are none."""
+    return written_call(part.tool_name, {} if part.args is None else part.args, part.tool_call_id, cut=cut)
 
 
 def _usage(usage: RequestUsage) -> Usage:

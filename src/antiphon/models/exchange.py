@@ -3,17 +3,17 @@
 Rule 1: an id is a provider's. Whoever asked earlier in the turn may have been another, or may have given none: each
         call gets an id that is unique and plain, the same whenever it is shown.
 Rule 2: an answer carries the id of its call.
-Rule 3: arguments are an object. That there are none may be said by saying nothing; anything else is no call.
+Rule 3: arguments are an object. A call whose arguments were none is shown with `{}`: its answer says what was wrong.
 """
 
 from __future__ import annotations
 
+import json
 import re
 
+import msgspec
+
 from antiphon.agents.messages import Answered, Asked, Call, Exchange, Objected
-from antiphon.core.codec import Malformed, parsed
-from antiphon.core.events import Json
-from antiphon.core.words import shown
 from antiphon.models.asking import distinct
 
 PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -49,15 +49,11 @@ def _taken(call: Call, waiting: list[tuple[Call, Call]]) -> Call:
     return call if at is None else waiting.pop(at)[1]
 
 
-def read_arguments(name: str, text: str, *, cut: bool) -> Json:
-    """The arguments that a model wrote; `Malformed` if they are no object, be it that the model was cut off in them."""
-    try:
-        arguments: object = parsed(text) if text.strip() else {}
-    except Malformed as error:
-        why = "the model ran out of tokens in them" if cut else str(error)
-        raise Malformed("malformed", f"the arguments of {shown(name)} are {shown(text)}, no JSON: {why}") from error
-    if arguments is None:
-        return {}
-    if not isinstance(arguments, dict):
-        raise Malformed("malformed", f"the arguments of {shown(name)} are {shown(text)}, not an object")
-    return arguments
+def raw_text(raw: msgspec.Raw) -> str:
+    """Arguments as a server sends them: the text of a JSON string, the JSON itself, or nothing.
+
+    Half a surrogate pair in such a text is no error here but a fault of its call, as all other text that is no JSON.
+    """
+    text = bytes(raw).decode("utf-8", "backslashreplace")
+    value: object = json.loads(text) if text.startswith('"') else text
+    return value if isinstance(value, str) and text != "null" else ""

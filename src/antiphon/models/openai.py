@@ -14,6 +14,7 @@ from typing import ClassVar, Unpack
 import msgspec
 from msgspec.structs import asdict
 
+from antiphon.agents.arguments import written_call
 from antiphon.agents.blocks import read_blocks
 from antiphon.agents.messages import Answered, Asked, Call, Objected, Reply, Request, Usage
 from antiphon.core.codec import Malformed, to_json
@@ -21,7 +22,7 @@ from antiphon.core.events import Json
 from antiphon.core.words import shown
 from antiphon.models.asking import Told, Unfinished, decoded, decoded_event
 from antiphon.models.endpoint import Endpoint, Provider
-from antiphon.models.exchange import identified, read_arguments
+from antiphon.models.exchange import identified, raw_text
 from antiphon.models.hosted import HostedModel
 from antiphon.models.options import (
     Options,
@@ -37,6 +38,9 @@ from antiphon.models.sse import Event
 OPENAI = Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 END = b"[DONE]"
 SCHEMA_NAME = "answer"
+
+Written = tuple[str, str, str]
+"""A call as it came: its name, its arguments as a text, its id."""
 
 
 class OpenAIOptions(Options, total=False):
@@ -123,7 +127,10 @@ class ChatCompletions:
         if choice is None or choice.message is None:
             raise Malformed("malformed", "it has no message")
         message = choice.message
-        calls = [(call.function, call.id or "") for call in message.tool_calls or ()]
+        calls = [
+            (call.function.name or "", raw_text(call.function.arguments), call.id or "")
+            for call in message.tool_calls or ()
+        ]
         return _reply(_text(message.content) or message.refusal or "", calls, completion, finish=choice.finish_reason)
 
     def reading(self) -> Deltas:
@@ -163,7 +170,8 @@ def _sent_call(call: Call) -> Json:
 
 class Function(msgspec.Struct):
     name: str | None = None
-    arguments: str | dict[str, object] | None = None
+    arguments: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    """A text that holds JSON, or the JSON itself, as some servers send it; undecoded, so that a fault stays its own."""
 
 
 class ToolCall(msgspec.Struct):
@@ -259,7 +267,7 @@ class Deltas:
         if not self.done and self._finish is None:
             raise Unfinished
         text = "".join(self._text) or "".join(self._refusal)
-        calls = [(call.function, call.call_id) for call in self._calls]
+        calls = [(call.name, "".join(call.written), call.call_id) for call in self._calls]
         return _reply(text, calls, self._used, finish=self._finish)
 
 
@@ -267,23 +275,15 @@ class Partial:
     """A call of which parts have come."""
 
     def __init__(self, index: int | None, call_id: str) -> None:
-        self.index, self.call_id, self.function = index, call_id, Function()
+        self.index, self.call_id, self.name = index, call_id, ""
+        self.written: list[str] = []
 
     def add(self, part: Function) -> None:
         """One more part. A name comes whole, and may come again."""
-        function = self.function
-        if part.name and function.name not in (None, part.name):
-            raise Malformed("malformed", f"a call of {function.name!r} goes on as one of {shown(part.name)}")
-        function.name = function.name or part.name
-        match function.arguments, part.arguments:
-            case _, None | "":
-                return
-            case None, arguments:
-                function.arguments = arguments
-            case str(before), str(after):
-                function.arguments = before + after
-            case _:
-                raise Malformed("malformed", f"the arguments of {function.name!r} come in parts that do not fit")
+        if part.name and self.name not in ("", part.name):
+            raise Malformed("malformed", f"a call of {self.name!r} goes on as one of {shown(part.name)}")
+        self.name = self.name or part.name or ""
+        self.written.append(raw_text(part.arguments))
 
 
 def _text(content: str | list[object] | None) -> str:
@@ -295,7 +295,7 @@ def _text(content: str | list[object] | None) -> str:
         raise Malformed("malformed", str(error)) from error
 
 
-def _reply(text: str, calls: list[tuple[Function, str]], completion: Completion, *, finish: str | None) -> Reply:
+def _reply(text: str, calls: list[Written], completion: Completion, *, finish: str | None) -> Reply:
     cut = finish == "length"
     used = completion.usage or Used()
     details = used.prompt_tokens_details or Details()
@@ -305,14 +305,11 @@ def _reply(text: str, calls: list[tuple[Function, str]], completion: Completion,
         details.cached_tokens or 0,
         details.cache_write_tokens or 0,
     )
-    asked = (Call(function.name or "", arguments_of(function, cut=cut), call_id) for function, call_id in calls)
+    asked = (_call(name, written, call_id, cut=cut) for name, written, call_id in calls)
     return Reply(text, tuple(asked), usage, cut)
 
 
-def arguments_of(function: Function, *, cut: bool) -> Json:
-    """The arguments of a call; `Malformed` if they are none."""
-    if not function.name:
+def _call(name: str, written: str, call_id: str, *, cut: bool) -> Call:
+    if not name:
         raise Malformed("malformed", "it calls a tool without a name")
-    if not isinstance(function.arguments, str):
-        return function.arguments or {}
-    return read_arguments(function.name, function.arguments, cut=cut)
+    return written_call(name, written, call_id, cut=cut)

@@ -86,7 +86,9 @@ class ScriptedModel:
         calls = tuple(calls)
         earlier = (call for item in request.exchange if isinstance(item, Asked) for call in item.calls)
         taken = {call.call_id for call in (*earlier, *calls)}
-        return tuple(call if call.call_id else Call(call.name, call.args, self._new_id(taken)) for call in calls)
+        return tuple(
+            call if call.call_id else msgspec.structs.replace(call, call_id=self._new_id(taken)) for call in calls
+        )
 
     def _new_id(self, taken: set[str]) -> str:
         return next(name for number in self._ids if (name := f"call_{number}") not in taken)
