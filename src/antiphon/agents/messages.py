@@ -12,6 +12,7 @@ from typing import Protocol, cast, runtime_checkable
 
 import msgspec
 
+from antiphon.agents.thinking import Thinking
 from antiphon.core.events import Json
 from antiphon.core.views import Message
 
@@ -62,6 +63,8 @@ class Reply(msgspec.Struct, frozen=True):
     usage: Usage = NO_USAGE
     cut: bool = False
     """Whether the answer ends where it does because the model was not allowed more tokens."""
+    thinking: Thinking | msgspec.UnsetType = msgspec.UNSET
+    """What the model thought before it asked for tools, if its provider wants that back within the turn."""
 
 
 Block = str | Mapping[str, object]
@@ -78,11 +81,13 @@ def calls(name: str, args: Json | None = None, *, text: str = "", call_id: str =
     return Reply(text, (Call(name, {} if args is None else args, call_id),), usage)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Earlier in this turn: the model asked for tools."""
 
     text: str
     calls: tuple[Call, ...]
+    thinking: Thinking | msgspec.UnsetType = msgspec.UNSET
+    """What it thought before, for the provider that wants it back."""
 
 
 class Answered(msgspec.Struct, frozen=True):

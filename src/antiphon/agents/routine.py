@@ -231,4 +231,4 @@ def _direct_answer(scene: Scene, reply: Reply, results: Results) -> str | None:
 
 def _exchanged(reply: Reply, results: Results) -> Exchange:
     answers = (Answered(call, result.text, result.failed) for call, result in zip(reply.calls, results, strict=True))
-    return (Asked(reply.text, reply.calls), *answers)
+    return (Asked(reply.text, reply.calls, reply.thinking), *answers)

@@ -18,6 +18,7 @@ from antiphon.agents.nesting import contained
 from antiphon.agents.progress import YOURS, Changes, Progress, changes_between
 from antiphon.agents.replies import one_reply
 from antiphon.agents.team import Member
+from antiphon.agents.thinking import Thinking
 from antiphon.agents.wanted import AskModel, Enter, Entered, Given, RunStep, Wanted
 from antiphon.core.codec import MAX_BYTES, Malformed, as_type, check_json, digest_of, plain_data, to_json
 from antiphon.core.errors import ReplyMalformed
@@ -201,7 +202,9 @@ def _check_yours(wanted: RunStep, after: Progress) -> None:
 
 def _recordable(reply: Reply) -> Json:
     """The reply as the journal keeps it; `Malformed` if it cannot."""
+    thoughts = reply.thinking.thoughts if isinstance(reply.thinking, Thinking) else ()
     check_json([reply.text, *([call.name, call.args, call.call_id] for call in reply.calls)])
+    check_json([thought.block for thought in thoughts])
     size = len(to_json(reply))
     if size > MAX_BYTES:
         raise Malformed("too_large", f"it has {size} bytes; the limit is {MAX_BYTES}")

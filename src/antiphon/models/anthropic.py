@@ -1,7 +1,8 @@
 """Models that speak Anthropic's messages.
 
 Rule 1: the two sides take turns, and ours begins and ends: what one of them said in a row is one message.
-Rule 2: what a model was thinking is not read, and so are kinds of blocks and events that are not known here.
+Rule 2: what a model was thinking is not read, and so are kinds of blocks and events that are not known here. Thinking
+        before calls goes back to the model as it came: without it the provider refuses the next request of the turn.
 Rule 3: all that was read counts as input, from a cache or not.
 """
 
@@ -16,6 +17,7 @@ import msgspec
 from antiphon.agents.arguments import OUT_OF_TOKENS, faulty_call
 from antiphon.agents.blocks import read_blocks
 from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, Usage
+from antiphon.agents.thinking import Thinking, thinking_in, with_thinking
 from antiphon.core.codec import Malformed, parsed
 from antiphon.core.events import Json
 from antiphon.models.asking import Told, Unfinished, decoded, decoded_event
@@ -85,6 +87,7 @@ class Messages:
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
         self._name, self._options = name, options
+        self._called = f"{ANTHROPIC.name}:{name}"
         self.extra = headers_of(options)
 
     def headers(self, key: str | None) -> dict[str, str]:
@@ -100,7 +103,7 @@ class Messages:
         fields: dict[str, object] = {
             "model": self._name,
             "max_tokens": MOST_TOKENS,
-            "messages": _messages(request),
+            "messages": _messages(request, self._called),
             **sent_options(self._options),
             **_tools(request),
         }
@@ -121,19 +124,26 @@ class Messages:
             raise Told(message.error)
         if message.content is None:
             raise Malformed("malformed", "it has no content")
-        return _reply([_whole_block(raw) for raw in message.content], message, message.usage or Used(), unwritten=True)
+        blocks = [_whole_block(raw) for raw in message.content]
+        return self.thoughtful(_reply(blocks, message, message.usage or Used(), unwritten=True), blocks)
 
     def reading(self) -> Blocks:
-        return Blocks()
+        return Blocks(self)
+
+    def thoughtful(self, reply: Reply, blocks: Sequence[object]) -> Reply:
+        """The reply with the thinking that is among its blocks."""
+        return msgspec.structs.replace(reply, thinking=thinking_in(blocks, self._called))
 
 
-def _messages(request: Request) -> list[Json]:
+def _messages(request: Request, by: str) -> list[Json]:
     """Everything that was said and exchanged, in turns. What is empty is not taken, and so is left out."""
     said = [("assistant" if role == "assistant" else "user", _spoken(text)) for role, text in request.history]
+    if request.exchange:  # a turn that follows the model's own words begins as its first request did
+        said += [("user", _spoken(GO_ON))] if said and said[-1][0] == "assistant" else []
     for item in identified(request.exchange):
         match item:
-            case Asked(text=text, calls=calls):
-                said.append(("assistant", [*_spoken(text), *map(_use, calls)]))
+            case Asked():
+                said.append(("assistant", _asked(item, by)))
             case Answered():
                 said.append(("user", [_result(item)]))
             case _:
@@ -149,6 +159,23 @@ def _messages(request: Request) -> list[Json]:
     if messages[-1][0] == "assistant":
         messages.append(("user", _spoken(GO_ON)))  # or it would be taken for the beginning of the answer
     return [{"role": role, "content": blocks} for role, blocks in messages]
+
+
+def _asked(asked: Asked, by: str) -> list[Json]:
+    """What the model asked for, with what it thought before if it is this model that thought it."""
+    thinking = asked.thinking
+    if not isinstance(thinking, Thinking) or thinking.by != by:
+        return [*_spoken(asked.text), *map(_use, asked.calls)]
+    blocks: list[Json] = []
+    for part in with_thinking(thinking, asked.text, asked.calls):
+        match part:
+            case str():
+                blocks += _spoken(part)
+            case Call():
+                blocks.append(_use(part))
+            case block:
+                blocks.append(block)
+    return blocks
 
 
 def _spoken(text: str) -> list[Json]:
@@ -207,6 +234,8 @@ class Delta(msgspec.Struct):
     type: str | None = None
     text: str = ""
     partial_json: str = ""
+    thinking: str = ""
+    signature: str = ""
     stop_reason: str | None = None
     stop_details: Details | None = None
 
@@ -239,6 +268,7 @@ class Block:
 
     def __init__(self, start: Json) -> None:
         self.start, self.text, self.arguments = start, [str(start.get("text") or "")], list[str]()
+        self.thinking, self.signature = ([str(start.get(part) or "")] for part in ("thinking", "signature"))
 
     def whole(self) -> Json:
         """The block as it would have come in one piece. Where nothing was written, the beginning has the arguments."""
@@ -246,14 +276,17 @@ class Block:
             return {**self.start, "text": "".join(self.text)}
         if self.start.get("type") == "tool_use" and any(self.arguments):
             return {**self.start, "input": "".join(self.arguments)}
+        if self.start.get("type") == "thinking":
+            return {**self.start, "thinking": "".join(self.thinking), "signature": "".join(self.signature)}
         return self.start
 
 
 class Blocks:
     """A streamed message."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Messages) -> None:
         self.done = False
+        self._dialect = dialect
         self._blocks: dict[int, Block] = {}
         self._end = Message()
         self._used = Used()
@@ -288,6 +321,10 @@ class Blocks:
                 return delta.text
             case "input_json_delta":
                 block.arguments.append(delta.partial_json)
+            case "thinking_delta":
+                block.thinking.append(delta.thinking)
+            case "signature_delta":
+                block.signature.append(delta.signature)
         return ""
 
     def _count(self, used: Used | None) -> None:
@@ -300,7 +337,8 @@ class Blocks:
             raise Unfinished
         ordered = [self._blocks[index] for index in sorted(self._blocks)]
         unwritten = not ordered or not any(ordered[-1].arguments)
-        return _reply([block.whole() for block in ordered], self._end, self._used, unwritten=unwritten)
+        blocks = [block.whole() for block in ordered]
+        return self._dialect.thoughtful(_reply(blocks, self._end, self._used, unwritten=unwritten), blocks)
 
 
 def _reply(blocks: Sequence[object], end: Message, used: Used, *, unwritten: bool) -> Reply:

@@ -89,8 +89,10 @@ class BridgedModel:
         with self._explained():
             async with self._held() as model:
                 settings = self._settings(model)
-                response = await model.request(messages_of(request), settings, parameters_of(request, model))
-            return self._priced(reply_of(response))
+                response = await model.request(
+                    messages_of(request, self._called), settings, parameters_of(request, model)
+                )
+            return self._priced(reply_of(response, self._called))
 
     async def stream(self, request: Request) -> AsyncIterator[str | Reply]:
         """Pieces of text as they come, then the whole answer. A model that cannot stream says it in one piece."""
@@ -106,7 +108,7 @@ class BridgedModel:
             async for event in response:
                 if piece := piece_of(event):
                     yield piece
-            reply = self._priced(reply_of(response.get()))
+            reply = self._priced(reply_of(response.get(), self._called))
         yield reply
 
     @asynccontextmanager
@@ -116,7 +118,7 @@ class BridgedModel:
         with self._explained():
             async with self._held() as model:
                 settings, parameters = self._settings(model), parameters_of(request, model)
-                async with model.request_stream(messages_of(request), settings, parameters) as response:
+                async with model.request_stream(messages_of(request, self._called), settings, parameters) as response:
                     yield response
 
     @asynccontextmanager

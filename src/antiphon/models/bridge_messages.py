@@ -2,7 +2,8 @@
 
 Rule 1: a request is sent as it is: the system's text first, what was said before, what was exchanged in this turn.
         Only the ids of calls are made fit, for another model of the team may have given them, or none.
-Rule 2: of an answer, what was said and what is called for is kept. What the model thought is left out for ever.
+Rule 2: of an answer, what was said and what is called for is kept. Thinking is no text; what the provider signed and
+        wants back within the turn is returned to the same model as it came, and all other thinking is left out.
 Rule 3: a failure says whether asking again may help. What is not known here is raised as it came.
 
 This module loads pydantic-ai; `bridge` loads this module when it is used.
@@ -11,10 +12,12 @@ This module loads pydantic-ai; `bridge` loads this module when it is used.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import groupby
 from typing import Literal, cast
 
 import httpx2
+from msgspec import UnsetType
 from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelHTTPError,
@@ -34,6 +37,7 @@ from pydantic_ai.messages import (
     SystemPromptPart,
     TextPart,
     TextPartDelta,
+    ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
@@ -55,7 +59,10 @@ from antiphon.agents.messages import (
     ToolSpec,
     Usage,
 )
+from antiphon.agents.thinking import Thinking, thinking_in, with_thinking
+from antiphon.core.codec import Malformed, as_type
 from antiphon.core.errors import AntiphonError, ModelRefused, ModelUnavailable, ReplyMalformed, UsageError
+from antiphon.core.events import Json
 from antiphon.core.views import Message
 from antiphon.models.exchange import identified
 from antiphon.models.faults import PASSING, short, wait_told, words_of
@@ -69,9 +76,9 @@ Part = ModelRequestPart | ModelResponsePart
 # What is sent
 
 
-def messages_of(request: Request) -> list[ModelMessage]:
-    """Everything that is said in a request, neighbours of one side in one message."""
-    grouped = groupby(_parts(request), key=lambda part: isinstance(part, TextPart | ToolCallPart))
+def messages_of(request: Request, by: str = "") -> list[ModelMessage]:
+    """Everything that is said in a request to the model `by`, neighbours of one side in one message."""
+    grouped = groupby(_parts(request, by), key=lambda part: isinstance(part, TextPart | ToolCallPart | ThinkingPart))
     return [
         ModelResponse(parts=cast("list[ModelResponsePart]", list(parts)))
         if answered
@@ -80,30 +87,44 @@ def messages_of(request: Request) -> list[ModelMessage]:
     ]
 
 
-def _parts(request: Request) -> Iterator[Part]:
+def _parts(request: Request, by: str) -> Iterator[Part]:
     if request.system:
         yield SystemPromptPart(request.system)
     for message in request.history:
         yield _said(message)
-    yield from _exchanged(request.exchange)
+    yield from _exchanged(request.exchange, by)
 
 
 def _said(message: Message) -> Part:
     return TextPart(message.text) if message.role == "assistant" else UserPromptPart(message.text)
 
 
-def _exchanged(exchange: Exchange) -> Iterator[Part]:
+def _exchanged(exchange: Exchange, by: str) -> Iterator[Part]:
     for item in identified(exchange):
         match item:
-            case Asked(text, calls):
-                if text or not calls:
-                    yield TextPart(text)
-                yield from (ToolCallPart(call.name, call.args, call.call_id) for call in calls)
+            case Asked():
+                yield from _asked(item, by)
             case Answered(call, text, failed):
                 outcome: Literal["failed", "success"] = "failed" if failed else "success"
                 yield ToolReturnPart(call.name, text, call.call_id, outcome=outcome)
             case _:
                 yield UserPromptPart(item.text)
+
+
+def _asked(asked: Asked, by: str) -> Iterator[Part]:
+    thinking = asked.thinking if isinstance(asked.thinking, Thinking) and asked.thinking.by == by else Thinking(by, ())
+    parts = with_thinking(thinking, asked.text, asked.calls)
+    yield from (_part(part) for part in parts if part or not asked.calls)
+
+
+def _part(part: str | Call | Json) -> Part:
+    match part:
+        case str():
+            return TextPart(part)
+        case Call():
+            return ToolCallPart(part.name, part.args, part.call_id)
+        case _:
+            return as_type(part["part"], ThinkingPart)
 
 
 def parameters_of(request: Request, model: Model[object]) -> ModelRequestParameters:
@@ -147,8 +168,8 @@ def piece_of(event: object) -> str:
             return ""
 
 
-def reply_of(response: ModelResponse) -> Reply:
-    """The answer as a reply; `ModelError` if it is none."""
+def reply_of(response: ModelResponse, by: str) -> Reply:
+    """The answer of the model `by` as a reply; `ModelError` if it is none."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
     cut = response.finish_reason == "length"
@@ -157,7 +178,28 @@ def reply_of(response: ModelResponse) -> Reply:
         raise ModelUnavailable(f"the answer broke off after {len(text)} characters")
     if response.state != "complete" or (response.finish_reason in ("content_filter", "error") and not (text or calls)):
         raise ReplyMalformed(f"there is no answer: it ended as {response.finish_reason or response.state}")
-    return Reply(text, calls, _usage(response.usage), cut)
+    return Reply(text, calls, _usage(response.usage), cut, _thinking(response, by))
+
+
+def _thinking(response: ModelResponse, by: str) -> Thinking | UnsetType:
+    try:
+        return thinking_in([_block(part) for part in response.parts], by)
+    except Malformed as error:
+        raise ReplyMalformed(f"the answer of {by} cannot be used: {error}") from error
+
+
+def _block(part: object) -> Json:
+    """A part as far as its place counts; signed thinking in full."""
+    match part:
+        case TextPart(content=text):
+            return {"type": "text", "text": text}
+        case ToolCallPart():
+            return {"type": "tool_use"}
+        case ThinkingPart(signature=signature) if signature:
+            kept = {name: value for name, value in asdict(part).items() if value is not None}
+            return {"type": "thinking", "part": kept}
+        case _:
+            return {"type": "other"}
 
 
 def _call(part: ToolCallPart[object], *, cut: bool) -> Call:

@@ -27,11 +27,11 @@ def identified(exchange: Exchange) -> Exchange:
     items: list[Asked | Answered | Objected] = []
     for item in exchange:
         match item:
-            case Asked(text=text, calls=calls):
+            case Asked(calls=calls):
                 named = tuple(distinct(_plain(call), taken, place + at) for at, call in enumerate(calls, start=1))
                 place += len(calls)
                 waiting = list(zip(calls, named, strict=True))
-                items.append(Asked(text, named))
+                items.append(msgspec.structs.replace(item, calls=named))
             case Answered(call=call):
                 items.append(Answered(_taken(call, waiting), item.text, item.failed))
             case _:
