@@ -3,6 +3,8 @@
 Rule 1: names are closed. A built-in cannot be replaced, an unknown name is an error that lists the known.
 Rule 2: what is read back is made by a class that was registered before, from plain data; nothing is imported by name.
 Rule 3: a complaint names the value and what to give instead, and comes before anything is recorded.
+Rule 4: plain data in a field of a user-defined class that has the shape of a rule is written inside a wrapper, so that
+        it is read back as data. Files written before that rule existed hold no wrappers and are read as they were.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeGuard, TypeVar, cast
 
 import msgspec
 
@@ -28,6 +30,9 @@ DEEPEST_JSON = 160
 LONGEST_NAME = 64
 NESTED = frozenset({"condition", "conditions"})
 """The fields in which conditions of ours hold others."""
+RULE_KEYS = frozenset({"name", "args"})
+WRAPPER, WRAPPED = "", "data"
+"""The name of the wrapper around plain data, and its one argument. No class can be registered under an empty name."""
 
 
 class Names(Generic[T]):
@@ -139,17 +144,19 @@ class Vocabulary:
         return data
 
     def _dumped(self, value: object) -> Json:
-        args = {name: self._plain(getattr(value, name)) for name in _fields_of(type(value)) or ()}
+        ours = any(names.is_built_in(type(value)) for names in self._names)
+        args = {name: self._plain(getattr(value, name), ours=ours) for name in _fields_of(type(value)) or ()}
         return {"name": _name_of(type(value)), "args": args}
 
-    def _plain(self, value: object) -> object:
+    def _plain(self, value: object, *, ours: bool) -> object:
+        """A field as plain data. Built-in classes know which of their fields hold rules, so theirs need no wrapper."""
         if any(names.knows(value) for names in self._names):
             return self._dumped(value)
         if isinstance(value, list | tuple):
-            return [self._plain(item) for item in value]
+            return [self._plain(item, ours=ours) for item in value]
         if isinstance(value, frozenset | set):
-            return sorted((self._plain(item) for item in value), key=str)
-        return value
+            return sorted((self._plain(item, ours=ours) for item in value), key=str)
+        return {"name": WRAPPER, "args": {WRAPPED: value}} if not ours and _looks_like_a_rule(value) else value
 
     def load(self, data: object, names: Names[T], depth: int = 0) -> T:
         """The condition or target that this data describes."""
@@ -180,15 +187,18 @@ class Vocabulary:
         return self.load(value, names, depth + 1)
 
     def _read(self, value: object, depth: int) -> object:
-        """An argument of a user's class. What looks like a known condition or target inside of it is one."""
+        """An argument of a user-defined class. A known condition or target inside it is read; wrapped data is not."""
         if depth > DEEPEST_JSON:
             raise RulesInvalid(f"an argument is nested deeper than {DEEPEST_JSON} levels")
         if isinstance(value, list):
             return [self._read(item, depth + 1) for item in value]
-        if isinstance(value, dict) and value.keys() == {"name", "args"} and isinstance(value["args"], dict):
-            found = next((names for names in self._names if self._is_known(names, value["name"])), None)
-            return value if found is None else self.load(value, found, depth + 1)
-        return value
+        if not _looks_like_a_rule(value):
+            return value
+        name, args = value["name"], value["args"]
+        if name == WRAPPER and isinstance(args, dict) and args.keys() == {WRAPPED}:
+            return args[WRAPPED]
+        found = next((names for names in self._names if self._is_known(names, name)), None)
+        return value if found is None else self.load(value, found, depth + 1)
 
     def _is_known(self, names: Names[object], name: object) -> bool:
         try:
@@ -196,6 +206,10 @@ class Vocabulary:
         except RulesInvalid:
             return False
         return True
+
+
+def _looks_like_a_rule(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict) and value.keys() == RULE_KEYS and isinstance(value["args"], dict)
 
 
 def _parts(data: object, noun: str) -> tuple[str, Mapping[str, object]]:
