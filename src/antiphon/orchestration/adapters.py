@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from antiphon.core.decision import WAIT, Assign, Close, Decision, Wait
 from antiphon.core.envelope import Envelope, visible_to
-from antiphon.core.events import EV_CHANNEL_OPENED, Json
+from antiphon.core.events import EV_CHANNEL_OPENED, EV_PACKET, Json, Packet, event_of
 from antiphon.core.rules import Expectation, Seats
 from antiphon.core.state import State
 
@@ -14,6 +14,14 @@ ACKS = Expectation("acks_within", 30, "auto_close")
 RUNS = Expectation("turn_within", 600, "fail")
 """What is expected of agents where nothing else is: no turn is owed for ever."""
 MOST_UNATTENDED = 20
+
+
+def closed_by(envelope: Envelope) -> Close | None:
+    """The end of the channel, if this is a packet that says the work is finished; None otherwise."""
+    event = event_of(envelope) if envelope.event_type == EV_PACKET else None
+    if not isinstance(event, Packet) or event.routing.finish is None:
+        return None
+    return Close(event.routing.finish or "finished")
 
 
 class Conversation:
@@ -31,6 +39,9 @@ class Conversation:
     def decide(self, memory: object, state: State, envelope: Envelope) -> Decision:
         if envelope.event_type == EV_CHANNEL_OPENED:
             return WAIT
+        finished = closed_by(envelope)
+        if finished is not None:
+            return finished
         speaker = envelope.sender_id
         owing = [name for name, kind in state.participants.items() if kind == "agent" and name != speaker]
         owing = [name for name in owing if visible_to(envelope, name)]
@@ -62,7 +73,8 @@ class Consulting:
             return Assign((asker,), "asks")
         if state.interjected:
             return WAIT
-        return Assign((consultant,), "answers") if envelope.sender_id == asker else Close("answered")
+        answer = Assign((consultant,), "answers") if envelope.sender_id == asker else Close("answered")
+        return closed_by(envelope) or answer
 
 
 class Discussion:
@@ -88,7 +100,7 @@ class Discussion:
         if state.interjected:
             return WAIT
         place = order.index(envelope.sender_id)
-        return Assign((order[(place + 1) % len(order)],), "next in the round")
+        return closed_by(envelope) or Assign((order[(place + 1) % len(order)],), "next in the round")
 
 
 class Quiet:

@@ -21,7 +21,7 @@ from antiphon.core.rules import Expectation, Finding, Seating, Seats
 from antiphon.core.state import State
 from antiphon.core.views import NamedWindowedSummary, View, WindowedSummary
 from antiphon.core.words import shown
-from antiphon.orchestration.adapters import ACKS
+from antiphon.orchestration.adapters import ACKS, closed_by
 from antiphon.orchestration.checking import check_seated
 from antiphon.orchestration.graph import TransitionGraph
 from antiphon.orchestration.table import Table
@@ -94,12 +94,13 @@ def _checked(graph: bytes, seating: bytes) -> tuple[Finding, ...]:
 
 def _routed(envelope: Envelope) -> Decision | None:
     """Where the packet itself says the turn goes; None if that is for the table to say."""
+    finished = closed_by(envelope)
+    if finished is not None:
+        return finished
     event = event_of(envelope)
     if not isinstance(event, Packet):
         return None
     routing = event.routing
-    if routing.finish is not None:
-        return Close(routing.finish or "finished")
     if routing.target is None or routing.rejected:
         return None
     return Assign((routing.target,), f"handoff: {routing.reason}" if routing.reason else "handoff")
