@@ -166,9 +166,12 @@ class EngineError(AntiphonError):
 
 
 class TurnFailed(EngineError):
-    """A turn ended without an answer. `.reason` is a stable word; the channel's log says it too, and goes on."""
+    """A turn ended without an answer. `.reason` is a stable word; the channel's log says it too, and goes on.
 
-    def __init__(self, reason: str, channel_id: str = "", detail: str = "") -> None:
+    `.agent` is the agent of the team that was active when it failed.
+    """
+
+    def __init__(self, reason: str, channel_id: str = "", detail: str = "", *, agent: str = "") -> None:
         where = f" in channel {shown(channel_id)}" if channel_id else ""
         super().__init__(f"{reason}{where}" + (f": {detail}" if detail else ""))
-        self.reason, self.channel_id, self.detail = reason, channel_id, detail
+        self.reason, self.channel_id, self.detail, self.agent = reason, channel_id, detail, agent

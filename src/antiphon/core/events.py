@@ -217,6 +217,8 @@ class Failed(msgspec.Struct, frozen=True):
     speaker: str
     reason: str
     detail: str = ""
+    agent: str = ""
+    """The agent of the speaker's team that was active, as in a text; "" if that is not recorded."""
 
 
 class TaskGiven(msgspec.Struct, frozen=True):

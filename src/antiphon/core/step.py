@@ -132,7 +132,8 @@ def consequences(laws: Laws, fold: Fold, envelope: Envelope) -> tuple[Envelope, 
         case Failed() as failed:
             return _carried_out(_after_failure(laws, fold, failed), state, envelope)
         case Violated(handler="fail") if state.owed:
-            return (turn_failed(state.owed[0], *_overdue(state.owed[0]), cause=cause),)
+            late = state.owed[0]
+            return (turn_failed(late, *_overdue(late), cause=cause, agent=next_to_answer(state, late)),)
         case Violated(expectation=name, handler="auto_close"):
             return (_closing(f"expectation_violated:{name}", cause),)
         case Expired():
@@ -211,10 +212,17 @@ def _closing(reason: str, cause: str) -> Envelope:
     return said_by_hub(EV_CHANNEL_CLOSED, {"reason": reason}, cause=cause)
 
 
-def turn_failed(turn: Turn, reason: str, detail: str, *, cause: str | None) -> Envelope:
+def turn_failed(turn: Turn, reason: str, detail: str, *, cause: str | None, agent: str = "") -> Envelope:
     """That this turn ended without an answer, for everybody to see."""
     data: Json = {"turn": turn.turn_id, "speaker": turn.speaker, "reason": reason, "detail": detail}
+    if agent:
+        data["agent"] = agent
     return said_by_hub(EV_TURN_FAILED, data, cause=cause)
+
+
+def next_to_answer(state: State, turn: Turn) -> str:
+    """The agent of a team that a turn would begin with; "" for the speaker itself, and once the turn was claimed."""
+    return "" if turn.epoch else state.active.get(turn.speaker, "")
 
 
 def _overdue(turn: Turn) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
-from antiphon.core.step import Admitted, pending, record, said_by_hub, step, turn_failed
+from antiphon.core.step import Admitted, next_to_answer, pending, record, said_by_hub, step, turn_failed
 
 FENCED = "fenced"
 
@@ -44,6 +44,8 @@ class Failure(msgspec.Struct, frozen=True):
 
     reason: str
     detail: str = ""
+    agent: str = ""
+    """The agent of the speaker's team that was active; "" if it is not known."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -113,7 +115,8 @@ def failed(fold: Fold, work: Work, failure: Failure, *, laws: Laws, at: Instant,
     turn = owed_turn(fold.state, work.claim.turn_id)
     if turn is None:
         return _gone(work.claim)
-    note = turn_failed(turn, failure.reason, failure.detail, cause=turn.cause)
+    agent = failure.agent or next_to_answer(fold.state, turn)
+    note = turn_failed(turn, failure.reason, failure.detail, cause=turn.cause, agent=agent)
     return written(fold, work.and_then(note), laws=laws, at=at, new_id=new_id)
 
 

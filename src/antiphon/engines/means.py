@@ -136,6 +136,11 @@ class Book:
             self.notes.keep(EV_CALL_CONFLICTED, conflict)
         return True
 
+    def activate(self, path: Path) -> None:
+        """Note which agent of a team is active, so that a failure is recorded as its own."""
+        if len(self.team.members) > 1:
+            self.notes.agent = shown_path(path)
+
     def named(self, path: Path) -> str:
         """Who makes a call, as the journal keeps it: nothing, if that is whoever has the turn."""
         return shown_path(path) if len(path) > 1 else ""

@@ -49,6 +49,8 @@ class Notes:
         self._claim = Claim(turn.turn_id, turn.epoch + 1)
         self.claimed = False
         """Whether anything of this attempt is in the log."""
+        self.agent = ""
+        """The agent of the speaker's team that is active; "" if there is no team."""
         self._kept: list[Envelope] = []
 
     def keep(self, event_type: str, event: msgspec.Struct) -> None:
@@ -78,6 +80,7 @@ class Notes:
 
     async def fail(self, failure: Failure) -> None:
         """End the turn without an answer."""
+        failure = msgspec.structs.replace(failure, agent=failure.agent or self.agent)
         await self._write(
             lambda fold, work, laws, at: failed(fold, work, failure, laws=laws, at=at, new_id=self._new_id)
         )

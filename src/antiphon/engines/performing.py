@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from antiphon.agents.messages import Reply, Request, Streams
 from antiphon.agents.nesting import contained
-from antiphon.agents.progress import YOURS, Changes, Progress, changes_between
+from antiphon.agents.progress import YOURS, Changes, Path, Progress, changes_between
 from antiphon.agents.replies import one_reply
 from antiphon.agents.team import Member
 from antiphon.agents.thinking import Thinking
@@ -61,6 +61,7 @@ class Performance:
 
     async def perform(self, wanted: Wanted) -> Given:
         """Do what is wanted, and give what it came to."""
+        self._book.activate(_path_of(wanted))
         match wanted:
             case AskModel():
                 return await self._ask(wanted)
@@ -174,6 +175,17 @@ class Performance:
             raise Failing("step_error", f"{wanted.name}: it returned {type(after).__name__}, not the progress, or None")
         _check_yours(wanted, after)
         return changes_between(before, after)
+
+
+def _path_of(wanted: Wanted) -> Path:
+    """The place in the team of the agent that wants something."""
+    match wanted:
+        case AskModel(path=path) | Enter(path=path):
+            return path
+        case RunStep(progress=progress):
+            return progress.path
+        case _:
+            return wanted[0].path
 
 
 def digest_of_request(request: Request) -> str:

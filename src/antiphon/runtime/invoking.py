@@ -161,7 +161,7 @@ async def answer_of(channel: Channel, agent: Declaration, text: str, *, message_
             final = event if isinstance(event, FinalStateEvent) else None
     assert final is not None, "the last event is the final one"
     if final.stopped is not None and final.stopped not in LIMITS:
-        raise TurnFailed(final.stopped, channel.channel_id, final.detail)
+        raise TurnFailed(final.stopped, channel.channel_id, final.detail, agent=final.agent)
     return reply_of(agent, told.path, final)
 
 

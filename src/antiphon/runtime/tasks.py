@@ -231,7 +231,7 @@ class _Report:
         await self.once(EV_TASK_EXPIRED if expired else EV_TASK_FAILED, {"usage": usage, "reason": reason})
         reply = AgentReply("", final.agent, reason, final.usage, channel_id)
         detail = told.doubt if reason == IN_DOUBT else final.detail
-        failure = TurnFailed(reason, detail="" if reason == detail else detail)
+        failure = TurnFailed(reason, detail="" if reason == detail else detail, agent=final.agent)
         failure.channel_id = channel_id  # which is no part of its words: a model is told them, the same in every run
         return Reported(reply, failure)
 

@@ -54,10 +54,12 @@ class Told:
         """The turn that answers it."""
         self._place = 0
         self.path: Path = ()
-        """Who of the agent's team answered; empty if the agent itself did."""
+        """Who of the agent's team answered, or was active last; empty if the agent itself did."""
         self.doubt = ""
         """What a person must settle first, if anything."""
         self._doubts: dict[tuple[str, int], str] = {}
+        self._callers: set[int] = set()
+        """The positions of the calls whose agent is known."""
         self._tools: dict[int, CallStarted] = {}
         self._answered: set[int] = set()
         self.usage: Usage = NO_USAGE
@@ -82,6 +84,8 @@ class Told:
                 self._doubts[event.turn, event.index] = f"{event.name}: {event.why}"
                 return self._held_up()
             case Failed(turn=turn, reason=reason, detail=detail) if turn == self.turn_id:
+                if event.agent:
+                    self.path = read_path(event.agent)[1:]
                 return [self._final(stopped=reason, detail=detail)]
             case Closed(reason=reason):
                 return [self._final(stopped="channel_closed", detail=reason)]
@@ -113,9 +117,13 @@ class Told:
     def _of_call(self, event: CallStarted | CallFinished | CallFailed) -> list[AgentEvent]:
         self.started.add(event.index)
         match event:
-            case CallStarted(args=args) if args is not None and event.index not in self._tools:
+            case CallStarted() if event.index not in self._callers:
+                self._callers.add(event.index)
+                self.path = read_path(event.agent)[1:]
+                if event.args is None:
+                    return []
                 self._tools[event.index] = event
-                return [ToolUsageEvent(self._who(event), event.name, args, self._call_id(event.index))]
+                return [ToolUsageEvent(self._who(event), event.name, event.args, self._call_id(event.index))]
             case CallFinished() | CallFailed() if event.index not in self._answered:
                 self._answered.add(event.index)
                 self.usage += _usage_of(event)
@@ -137,7 +145,7 @@ class Told:
         text = event.body if isinstance(event, Packet) else str(data.get("text", ""))
         if isinstance(event, Text | Packet):
             self.path = read_path(event.agent)[1:]
-        stopped = data.get("stopped")
+        stopped = event.routing.stopped if isinstance(event, Packet) else data.get("stopped")
         final = self._final(text, stopped if isinstance(stopped, str) else None)
         return [AIMessageEvent(final.agent, text), final] if text else [final]
 

@@ -115,7 +115,7 @@ class Exchange(msgspec.Struct):
     def ended(self, final: FinalStateEvent, sequence: int, said: str) -> ChatNote:
         """Remember where the conversation stands, and tell who answered; `TurnFailed` if nobody did."""
         if final.stopped is not None and final.stopped not in LIMITS:
-            raise TurnFailed(final.stopped, self.channel.channel_id, final.detail)
+            raise TurnFailed(final.stopped, self.channel.channel_id, final.detail, agent=final.agent)
         reply = reply_of(self.agent, self.told.path, final)
         if not self.named:
             known = digest(self.visit, self.request, self.conversation.answered(said))

@@ -64,6 +64,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     """A stable word to branch on."""
     message: str
     channel_id: str = ""
+    agent: str = ""
+    """The agent that was active when a turn failed."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -96,10 +98,12 @@ class Refused(AntiphonError):
         self.status, self.reason = status, reason
 
 
-def problem(status: int, reason: str, message: str, *, path: str = "", channel_id: str = "") -> Response:
+def problem(
+    status: int, reason: str, message: str, *, path: str = "", channel_id: str = "", agent: str = ""
+) -> Response:
     """The answer that something went wrong."""
     headers = {"www-authenticate": "Bearer"} if status == 401 else AGAIN if status == 503 else None
-    body: object = Problem(Fault(reason, message, channel_id))
+    body: object = Problem(Fault(reason, message, channel_id, agent))
     if path.startswith(CHAT):
         kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
         body = ChatProblem(ChatFault(message, kind, code=reason))
@@ -116,7 +120,8 @@ def problem_of(error: BaseException, *, path: str, closing: bool) -> Response:
             return problem(status, error.reason, str(error), path=path, channel_id=error.channel_id)
         case TurnFailed():
             status = TURNS.get(error.reason, 500)
-            return problem(status, error.reason, str(error), path=path, channel_id=error.channel_id)
+            where, who = error.channel_id, error.agent
+            return problem(status, error.reason, str(error), path=path, channel_id=where, agent=who)
         case UnknownChannel():
             return problem(404, "unknown_channel", str(error), path=path)
         case UsageError() if closing:
