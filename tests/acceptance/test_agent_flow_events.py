@@ -72,7 +72,7 @@ async def invoked(who: Agent, text: str, hub: Hub, message_id: str) -> list[Even
     try:
         reply = await soon(who.invoke(text, thread_id="t", hub=hub, message_id=message_id))
     except TurnFailed as failed:
-        return [FinalStateEvent(who.name, "", failed.reason, failed.detail, channel_id=failed.channel_id)]
+        return [FinalStateEvent(failed.agent, "", failed.reason, failed.detail, channel_id=failed.channel_id)]
     return [FinalStateEvent(reply.agent, reply.text, reply.stopped, "", reply.usage, reply.channel_id)]
 
 

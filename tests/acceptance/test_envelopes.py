@@ -111,19 +111,20 @@ async def test_the_hub_stamps_id_time_and_sequence_when_it_admits(team: Team) ->
 
 async def test_everything_else_comes_from_the_sender(team: Team) -> None:
     channels = await team.discussion("bob")
+    cause = (await team.hub.log(channels["alice"].channel_id))[0].envelope_id
     draft = Envelope(
         channel_id=channels["alice"].channel_id,
         sender_id="alice",
         audience=["bob"],
         event_type="myapp.review_request",
         event_data={"id": 7, "tags": ["a", None, 1.5]},
-        causation_id="because",
+        causation_id=cause,
         priority=Priority.URGENT,
     )
     sent = await team.hub.post(draft)
     assert (sent.channel_id, sent.sender_id, sent.audience) == (draft.channel_id, "alice", ["bob"])
     assert (sent.event_type, sent.event_data) == ("myapp.review_request", {"id": 7, "tags": ["a", None, 1.5]})
-    assert (sent.causation_id, sent.priority) == ("because", Priority.URGENT)
+    assert (sent.causation_id, sent.priority) == (cause, Priority.URGENT)
     assert (await team.hub.log(draft.channel_id))[-1] == sent
 
 

@@ -249,10 +249,11 @@ async def test_builder_makes_a_text_that_the_hub_takes(team: Team) -> None:
     workflow = await team.open(TransitionGraph.sequence(["alice", "bob"]), "alice", "bob")
     builder = team.hub.adapter_for(workflow.channel_id)
     assert builder.name == "workflow"
-    draft = builder.build_text_envelope(workflow.channel_id, "alice", "hello", audience=["bob"], causation_id="before")
+    cause = workflow.state.last_envelope_id or (await workflow.log())[0].envelope_id
+    draft = builder.build_text_envelope(workflow.channel_id, "alice", "hello", audience=["bob"], causation_id=cause)
     assert (draft.event_type, draft.event_data, draft.sequence) == (EV_TEXT, {"text": "hello"}, 0)
     sent = await team.hub.post(draft)
-    assert (sent.sender_id, sent.audience, sent.causation_id) == ("alice", ["bob"], "before")
+    assert (sent.sender_id, sent.audience, sent.causation_id) == ("alice", ["bob"], cause)
     assert workflow.next == "bob"
 
 

@@ -26,6 +26,7 @@ from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
 from antiphon.core.step import Admitted, tick
 from antiphon.core.words import told
+from antiphon.hub.causation import RecentIds
 from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
 from antiphon.hub.planning import Round
@@ -75,7 +76,7 @@ class LiveChannel:
         self._decided: list[Request] = []
         """Those that had waited, and are decided on in the round under way."""
         self._task: asyncio.Task[None] | None = None
-        self._recent = Recent()
+        self._recent, self.recent_ids = Recent(), RecentIds()
         self._due = due
         self._snapshot_at = snapshot_at
         self._looked_at = False
@@ -283,6 +284,7 @@ class LiveChannel:
 
     def _publish(self, batch: list[Envelope]) -> None:
         state, feed = self.state, self._around.feed
+        self.recent_ids.add(batch)
         if feed.heard(state.channel_id, state.participants):
             self._recent.add(batch)
             feed.publish(state.channel_id, state.participants)

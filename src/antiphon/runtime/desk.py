@@ -36,6 +36,7 @@ from antiphon.core.words import told
 from antiphon.engines.place import Place, turns_at
 from antiphon.engines.protocol import Engine
 from antiphon.hub.audit import AUDIT, Audit
+from antiphon.hub.causation import check_causation
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
 from antiphon.hub.directory import REGISTRY, Directory
@@ -194,6 +195,8 @@ class Desk:
         denial = check_draft(draft)
         if denial is not None:
             raise await self.audit.refusal(Denied(denial.reason, live.state.channel_id, denial.detail), draft)
+        if draft.causation_id is not None:
+            await self._check_cause(live, draft)
         lane = taking.get()
         if lane is not None and lane[0] == live.state.channel_id:
             _check_own_turn(live, draft, lane)
@@ -215,6 +218,15 @@ class Desk:
             raise await self.audit.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
+
+    async def _check_cause(self, live: LiveChannel, draft: Envelope) -> None:
+        """`Denied` if the draft answers something that is not in its channel. Strangers are told only that they are."""
+        if draft.sender_id not in live.state.participants or live.state.status != "active":
+            return
+        try:
+            await check_causation(self.store, live.recent_ids, draft)
+        except Denied as denied:
+            raise await self.audit.refusal(denied, draft) from None
 
     async def create(
         self,

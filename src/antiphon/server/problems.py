@@ -46,6 +46,7 @@ DENIALS = {
             "reserved_field",
             "too_deep",
             "unknown_audience",
+            "unknown_causation",
         ),
         422,
     ),
