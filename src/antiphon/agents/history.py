@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.events import EV_CALL_FINISHED, EV_HISTORY_IMPORTED
 from antiphon.core.instants import Instant
 from antiphon.core.summaries import Summary
-from antiphon.core.views import Message, prompt_message
+from antiphon.core.views import Message, labelled, prompt_message
 
 START = hashlib.sha256(b"history").digest()
 
@@ -43,6 +43,8 @@ class History:
         """How many characters there are in all messages."""
         self._places: list[int] = []
         self._messages: list[Message] = []
+        self._texts: list[str] = []
+        """What was said in each, without a name before it."""
         self._speakers: list[str] = []
         self._digests: list[bytes] = []
         self._voices: dict[str, Voice] = {}
@@ -54,7 +56,7 @@ class History:
         """Read on."""
         for envelope in envelopes:
             self.cursor = envelope.sequence
-            message = prompt_message(envelope, self.reader, named=self.named)
+            message = prompt_message(envelope, self.reader, named=False)
             if message is not None:
                 self._voices[envelope.envelope_id] = Voice(envelope.sequence, envelope.sender_id, envelope.created_at)
                 # Whoever imports history has not said it here: it answers no question and addresses no agent.
@@ -68,11 +70,20 @@ class History:
         found = (summary for place, summary in reversed(self._summaries) if place < sequence and summary.by == by)
         return next(found, None)
 
-    def until(self, sequence: int) -> tuple[list[Message], str]:
-        """What was said before this place in the log, and its digest."""
+    def until(
+        self, sequence: int, *, people: Container[str] = (), meant: Callable[[str], str] = str
+    ) -> tuple[list[Message], str]:
+        """What was said before this place in the log, and the digest of what the log has.
+
+        What these people said is shown as it is meant.
+        """
         count = bisect_right(self._places, sequence)
         digest = self._digests[count - 1] if count else START
-        return self._messages[:count], digest.hex()
+        messages = self._messages[:count]
+        for at, speaker in enumerate(self._speakers[:count]):
+            if speaker in people and (text := meant(self._texts[at])) != self._texts[at]:
+                messages[at] = self._shown(messages[at].role, speaker, text)
+        return messages, digest.hex()
 
     def voice(self, envelope_id: str | None) -> Voice | None:
         """Who said what is in this envelope; None if the reader was told nothing of it."""
@@ -85,9 +96,12 @@ class History:
             if speaker == self.reader:
                 return None
             if speaker in people:
-                text = self._messages[at].text
-                return text.removeprefix(f"{speaker}: ") if self.named else text
+                return self._texts[at]
         return None
+
+    def _shown(self, role: str, speaker: str, text: str) -> Message:
+        labels = self.named and speaker not in ("", self.reader)
+        return Message(role, labelled(speaker, text) if labels else text)
 
     def _place_of(self, envelope: Envelope) -> int:
         if envelope.sender_id != self.reader:
@@ -106,7 +120,8 @@ class History:
         self.size += len(message.text)
         at = bisect_right(self._places, place)
         self._places.insert(at, place)
-        self._messages.insert(at, message)
+        self._texts.insert(at, message.text)
+        self._messages.insert(at, self._shown(message.role, speaker, message.text))
         self._speakers.insert(at, speaker)
         self._digests.insert(at, b"")
         before = self._digests[at - 1] if at else START

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+BLANKS = " \t\r\n"
 MENTION = re.compile(r"@([A-Za-z0-9][A-Za-z0-9_-]{0,47})(?=[ \t\r\n]|\Z)", re.ASCII)
 
 

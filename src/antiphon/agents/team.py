@@ -16,7 +16,7 @@ from antiphon.agents.calling import BadArguments, bound
 from antiphon.agents.defaults import CURRENT_DATE, default_tools
 from antiphon.agents.intents import TRANSFER, Intent
 from antiphon.agents.limits import Limits
-from antiphon.agents.mentions import mentioned
+from antiphon.agents.mentions import BLANKS, mentioned
 from antiphon.agents.messages import ToolSpec
 from antiphon.agents.output import Output
 from antiphon.agents.progress import Path
@@ -112,6 +112,10 @@ class Team(msgspec.Struct, frozen=True):
         """What a person said, without the name that it is addressed to."""
         addressed = mentioned(heard)
         return heard[len(addressed) + 1 :] if addressed is not None and addressed in self.names else heard
+
+    def read(self, heard: str) -> str:
+        """What a person said as an agent of the team reads it: without the mention, unless nothing else was said."""
+        return self.meant(heard).lstrip(BLANKS) or heard if heard.startswith("@") else heard
 
     def output_at(self, path: Path) -> Output | None:
         """The shape that an answer must have: as whoever was asked wants it, else whoever answers."""

@@ -179,7 +179,12 @@ def _spoken(envelope: Envelope, reader: str, *, named: bool) -> Message | None:
         return None
     if envelope.sender_id == reader:
         return Message("assistant", text)
-    return Message("user", f"{envelope.sender_id}: {text}" if named else text)
+    return Message("user", labelled(envelope.sender_id, text) if named else text)
+
+
+def labelled(speaker: str, text: str) -> str:
+    """What somebody said with the name of the speaker before it."""
+    return f"{speaker}: {text}"
 
 
 def _said(envelope: Envelope) -> str | None:

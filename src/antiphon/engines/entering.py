@@ -71,7 +71,9 @@ class Entrance:
         view = owner.declaration.memory or self._usual
         history, before = await self._histories(view.named), self._book.notes.turn.sequence
         if view.named not in self._said:
-            self._said[view.named] = history.until(before)
+            kinds = self._book.notes.live.state.participants
+            people = frozenset(name for name, kind in kinds.items() if kind == "human")
+            self._said[view.named] = history.until(before, people=people, meant=self._book.team.read)
         messages, past = self._said[view.named]
         summing = summarises(view)
         if summing is None:
