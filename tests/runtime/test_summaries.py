@@ -365,7 +365,7 @@ async def test_two_agents_of_a_channel_sum_up_for_themselves(hub: Hub) -> None:
         await until(lambda: channel.state.expected_next_speaker == "ann")
     assert ones.given == [
         ["ann: q1", "b1", "eve: e1"],
-        ["[What the 3 messages before came to]\nbob 1: up to eve: e1", "ann: q2", "b2", "eve: e2"],
+        ["[What the 3 messages before came to]\n    bob 1: up to eve: e1", "ann: q2", "b2", "eve: e2"],
     ]
     assert others.given == [
         ["q1", "b1", "e1"],

@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import UsageError
-from antiphon.core.views import Message, View, messages_of
+from antiphon.core.views import Message, View, indented, messages_of
 from antiphon.core.words import shown
 
 Summariser = Callable[[Sequence[Message]], object | Awaitable[object]]
@@ -57,7 +57,7 @@ class SummarisedTranscript:
         count = 0 if last is None else last.count
         if len(messages) - count <= 2 * self.recent_n:
             return None
-        return [*_told(last), *messages[count : len(messages) - self.recent_n]]
+        return [*self._summed_up(last), *messages[count : len(messages) - self.recent_n]]
 
     def made(self, messages: Sequence[Message], text: str, by: str) -> Summary:
         """The summary of all but the most recent of these."""
@@ -65,13 +65,14 @@ class SummarisedTranscript:
 
     def shown_with(self, messages: Sequence[Message], summary: Summary | None) -> Sequence[Message]:
         """The summary, if there is one, and what was said since."""
-        return messages if summary is None else [*_told(summary), *messages[summary.count :]]
+        return messages if summary is None else [*self._summed_up(summary), *messages[summary.count :]]
 
-
-def _told(summary: Summary | None) -> list[Message]:
-    if summary is None:
-        return []
-    return [Message("user", f"[What the {summary.count} messages before came to]\n{summary.text}")]
+    def _summed_up(self, summary: Summary | None) -> list[Message]:
+        """The summary as a message. Where names are shown its lines are indented, like further lines of a message."""
+        if summary is None:
+            return []
+        text = f"[What the {summary.count} messages before came to]\n{summary.text}"
+        return [Message("user", indented(text) if self.named else text)]
 
 
 def summarises(view: View) -> SummarisedTranscript | None:

@@ -5,10 +5,12 @@ Rule 2: what the reader said itself has the role `assistant`, everything else is
 Rule 3: only what was said is shown. Bookkeeping and custom events are not part of a conversation.
 Rule 4: imported history was not said in the channel. A transcript marks it for every reader. A model is shown it in the
         roles that the client gave it, because it is the client's conversation.
+Rule 5: where names are shown, a line that begins with a name is that speaker's: further lines are indented.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, NamedTuple, Protocol
@@ -19,6 +21,10 @@ from antiphon.core.envelope import Envelope, visible_to
 from antiphon.core.errors import UsageError
 from antiphon.core.events import EV_HISTORY_IMPORTED, SUBSTANTIVE, Imported, Packet, Text, event_of
 from antiphon.core.words import shown
+
+LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+"""Every character that Python, a terminal or a model may take for the end of a line."""
+INDENT = "\n    "
 
 
 class Message(NamedTuple):
@@ -154,7 +160,7 @@ def message_of(envelope: Envelope, reader: str, *, named: bool) -> Message | Non
     if envelope.event_type == EV_HISTORY_IMPORTED:
         brought = _imported(envelope, reader)
         mark = f"[imported by {envelope.sender_id} as {brought.role}]" if brought else ""
-        return Message("user", f"{mark} {brought.text}") if brought else None
+        return Message("user", f"{mark} {indented(brought.text)}") if brought else None
     return _spoken(envelope, reader, named=named)
 
 
@@ -165,7 +171,7 @@ def prompt_message(envelope: Envelope, reader: str, *, named: bool) -> Message |
     brought = _imported(envelope, reader)
     if brought is None or brought.role == "assistant":
         return Message("assistant", brought.text) if brought else None
-    return Message("user", f"{envelope.sender_id}: {brought.text}" if named else brought.text)
+    return Message("user", labelled(envelope.sender_id, brought.text) if named else brought.text)
 
 
 def _imported(envelope: Envelope, reader: str) -> Imported | None:
@@ -183,8 +189,13 @@ def _spoken(envelope: Envelope, reader: str, *, named: bool) -> Message | None:
 
 
 def labelled(speaker: str, text: str) -> str:
-    """What somebody said with the name of the speaker before it."""
-    return f"{speaker}: {text}"
+    """What a speaker said with its name before it. Further lines are indented, so that none can begin with a name."""
+    return f"{speaker}: {indented(text)}"
+
+
+def indented(text: str) -> str:
+    """A text whose lines but the first are indented, whatever character breaks them."""
+    return LINE_BREAK.sub(INDENT, text)
 
 
 def _said(envelope: Envelope) -> str | None:
