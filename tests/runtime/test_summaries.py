@@ -372,7 +372,7 @@ async def test_two_agents_of_a_channel_sum_up_for_themselves(hub: Hub) -> None:
         ["[What the 3 messages before came to]\neve 1: up to e1", "q2", "b2", "e2"],
     ]
     assert bob.requests[-1].messages == [
-        ("user", "[What the 6 messages before came to]\nbob 2: up to eve: e2"),
+        ("user", "[What the 6 messages before came to]\n    bob 2: up to eve: e2"),
         ("user", "ann: q3"),
     ]
     assert eve.requests[-1].messages == [
