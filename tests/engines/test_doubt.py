@@ -12,6 +12,7 @@ from antiphon import NOT_DONE, Denied, Envelope, calls, says, tool, visible_to
 from antiphon.agents.results import NotDone
 from antiphon.core.events import EV_CALL_STARTED
 from tests.engines.crashes import Crashes, Mind, crashes, so
+from tests.hub.places import KeptStore
 
 HOURS = 3600.0
 
@@ -389,11 +390,11 @@ async def test_an_unsafe_call_that_takes_too_long_is_looked_up() -> None:
 
 async def copied_with(place: Crashes, change: Callable[[Envelope], Envelope]) -> None:
     """Go on over a log that is another in some places."""
-    kept = Crashes()
+    kept = KeptStore(clock=place)
     for name in await place.store.names():
         log = (await place.store.read(name)).envelopes
-        await kept.store.append(name, [change(envelope) for envelope in log], expected=0)
-    place.store = kept.store
+        await kept.append(name, [change(envelope) for envelope in log], expected=0)
+    place.store = kept
 
 
 def asks_for_another(envelope: Envelope) -> Envelope:

@@ -22,6 +22,7 @@ from antiphon.testing import ManualClock, canonical_digest
 from tests.engines.test_sweep import AFTER, BEFORE, Died, MortalStore
 from tests.engines.workflows import PAID, PLAYS, Cue, Mortal, Play, World, begins, played, speaker_of
 from tests.hub.gates import soon
+from tests.hub.places import pass_pauses
 
 PROOF = os.environ.get("ANTIPHON_PROOF") == "1"
 OUTCOMES = (EV_CALL_FINISHED, EV_CALL_FAILED)
@@ -63,8 +64,8 @@ class InMemory:
 class MortalFile:
     """A store in a file that ends whoever uses it at one of its appends."""
 
-    def __init__(self, store: Store, fatal: Fatal | None) -> None:
-        self._store, self._fatal = store, fatal
+    def __init__(self, store: Store, fatal: Fatal | None, clock: ManualClock) -> None:
+        self._store, self._fatal, self._clock = store, fatal, clock
         self.appends, self.dead = 0, False
 
     def __getattr__(self, name: str) -> object:
@@ -79,6 +80,7 @@ class MortalFile:
             self.dead = True
             raise Died
         appended = await self._store.append(channel, batch, expected=expected, due=due)
+        pass_pauses(batch, self._clock)
         self.dead = self.dead or last
         if self.dead:
             raise Died
@@ -96,7 +98,7 @@ class InFile:
         if self._store is not None:
             await self._store.close()  # what a process that ends gives back: its locks and its threads
         self._store = await SqliteStore.open(self._path, clock=self._clock)
-        return cast(Mortal, MortalFile(self._store, fatal))
+        return cast(Mortal, MortalFile(self._store, fatal, self._clock))
 
 
 async def run(

@@ -41,6 +41,7 @@ from antiphon import (
     set_context,
     tool,
 )
+from antiphon.agents.nesting import waiting_for_others
 from antiphon.agents.tool import Tool
 from antiphon.core.events import EV_CALL_STARTED, EV_TURN_ASSIGNED
 from antiphon.store.protocol import Store
@@ -99,7 +100,7 @@ class World:
         @tool
         async def ponder(until: str) -> str:
             asked[f"{name} ponder"] += 1
-            await self.gates[until].wait()
+            await waiting_for_others(self.gates[until].wait())
             return "it is clear now"
 
         @tool

@@ -10,8 +10,11 @@ from typing import Protocol
 
 from antiphon import EV_TASK_STARTED, Channel, Envelope, Hub, Participant
 from antiphon.core.codec import encode
+from antiphon.core.events import TurnDelayed, event_of
+from antiphon.core.instants import Instant, seconds_between
 from antiphon.core.laws import Fold
 from antiphon.store.memory import MemoryStore
+from antiphon.store.protocol import Appended
 from antiphon.testing import ManualClock
 from tests.hub.gates import turns
 
@@ -23,10 +26,33 @@ class Place(Protocol):
 
 
 class KeptStore(MemoryStore):
-    """A store in memory that stays open when its hub closes, so that another hub continues on it."""
+    """A store in memory that stays open when its hub closes, so that another hub continues on it.
+
+    The clock of its hub passes over the pauses after crashes, unless `pauses` is set.
+    """
+
+    pauses = False
+
+    async def append(
+        self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
+    ) -> Appended:
+        appended = await super().append(channel, batch, expected=expected, due=due)
+        if not self.pauses:
+            pass_pauses(batch, getattr(self._clock, "clock", self._clock))
+        return appended
 
     async def close(self) -> None:
         pass
+
+
+def pass_pauses(batch: Sequence[Envelope], clock: object) -> None:
+    """Move a clock that is moved by hand over the pause after a crash, as soon as that is recorded."""
+    if not isinstance(clock, ManualClock):
+        return
+    for event in map(event_of, batch):
+        if isinstance(event, TurnDelayed):
+            left = max(0.0, seconds_between(clock.now(), event.until))
+            asyncio.get_running_loop().call_soon(clock.advance, left)
 
 
 class InMemory:

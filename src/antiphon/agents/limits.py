@@ -11,6 +11,7 @@ MODEL_TIMEOUT = 120.0
 MODEL_ATTEMPTS = 3
 MOST_MODEL_CALLS = 25
 MOST_HANDOFFS = 5
+MOST_CRASHES = 10
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +26,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     handoffs: int = MOST_HANDOFFS
     """How often in one turn somebody else of the team may become active."""
 
+    crashes: int | None = MOST_CRASHES
+    """How many processes in a row may die during a turn without a call of it returning; then the turn waits for a
+    person's decision. None for no limit."""
+
     def __post_init__(self) -> None:
+        if self.crashes is not None and (type(self.crashes) is not int or self.crashes < 1):
+            raise UsageError(f"crashes is {shown(self.crashes)}; give a number of crashes, 1 or more, or None")
         if type(self.model_calls) is not int or self.model_calls < 1:
             raise UsageError(f"model_calls is {shown(self.model_calls)}; give a number of calls, 1 or more")
         if type(self.handoffs) is not int or self.handoffs < 0:

@@ -1,6 +1,7 @@
 """What an envelope says, read once.
 
-Rule 1: event strings are constants, here and, for the calls of a turn, in `calls`; they are written nowhere else.
+Rule 1: event strings are constants, here, in `calls` (the calls of a turn) and in `recovery` (crashes and decisions);
+        they are written nowhere else.
 Rule 2: `event_of` cannot fail. Data that does not have its type's shape is `OTHER`: a fact that moves nothing.
 Rule 3: types under `ag2.` and `antiphon.` are ours; `SENDABLE` are the few of them a participant may send.
 """
@@ -27,6 +28,14 @@ from antiphon.core.calls import CallRetried as CallRetried
 from antiphon.core.calls import CallStarted as CallStarted
 from antiphon.core.calls import Json as Json
 from antiphon.core.envelope import Envelope
+from antiphon.core.recovery import EV_APPROVAL_DECIDED as EV_APPROVAL_DECIDED
+from antiphon.core.recovery import EV_TURN_DELAYED as EV_TURN_DELAYED
+from antiphon.core.recovery import EV_TURN_RESUMED as EV_TURN_RESUMED
+from antiphon.core.recovery import EV_TURN_SUSPENDED as EV_TURN_SUSPENDED
+from antiphon.core.recovery import ApprovalDecided as ApprovalDecided
+from antiphon.core.recovery import TurnDelayed as TurnDelayed
+from antiphon.core.recovery import TurnResumed as TurnResumed
+from antiphon.core.recovery import TurnSuspended as TurnSuspended
 from antiphon.core.words import plainly
 
 EV_TEXT = "ag2.msg.text"
@@ -69,6 +78,7 @@ JOURNAL = frozenset(
     {
         EV_TURN_CLAIMED,
         EV_TURN_RELEASED,
+        EV_TURN_DELAYED,
         EV_CALL_STARTED,
         EV_CALL_FINISHED,
         EV_CALL_FAILED,
@@ -286,6 +296,10 @@ Event = (
     | Paused
     | Claimed
     | Released
+    | TurnDelayed
+    | TurnSuspended
+    | TurnResumed
+    | ApprovalDecided
     | Failed
     | CallStarted
     | CallFinished
@@ -315,6 +329,10 @@ _SHAPES: dict[str, type[Event]] = {
     EV_TURN_ASSIGNED: Assigned,
     EV_TURN_CLAIMED: Claimed,
     EV_TURN_RELEASED: Released,
+    EV_TURN_DELAYED: TurnDelayed,
+    EV_TURN_SUSPENDED: TurnSuspended,
+    EV_TURN_RESUMED: TurnResumed,
+    EV_APPROVAL_DECIDED: ApprovalDecided,
     EV_TURN_FAILED: Failed,
     EV_CALL_STARTED: CallStarted,
     EV_CALL_FINISHED: CallFinished,

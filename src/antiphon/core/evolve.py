@@ -44,6 +44,9 @@ from antiphon.core.events import (
     TaskGiven,
     TaskOver,
     Text,
+    TurnDelayed,
+    TurnResumed,
+    TurnSuspended,
     event_of,
 )
 from antiphon.core.instants import NEVER, Instant, after, seconds_between
@@ -231,21 +234,13 @@ def _worked(state: State, event: Event) -> State | None:
         case Claimed(turn=turn_id, epoch=epoch, owner=owner):
             return _changed(state, turn_id, lambda turn: _claimed(turn, epoch, owner))
         case Released(turn=turn_id, epoch=epoch):
-            return _changed(
-                state,
-                turn_id,
-                lambda turn: (
-                    replace(turn, owner="", attempts=max(0, turn.attempts - 1))
-                    if turn.owner and turn.epoch == epoch
-                    else turn
-                ),
-            )
+            return _changed(state, turn_id, lambda turn: _put_back(turn, epoch))
         case CallFinished() | CallFailed() | CallCleared():
             return _returned(state, event)
         case CallDoubted(turn=turn_id, index=index):
-            return _changed(
-                state, turn_id, lambda turn: replace(turn, doubts=tuple(dict.fromkeys((*turn.doubts, index))))
-            )
+            return _changed(state, turn_id, lambda turn: _doubted(turn, index))
+        case TurnDelayed() | TurnSuspended() | TurnResumed():
+            return _changed(state, event.turn, lambda turn: _recovering(turn, event))
         case Failed(turn=turn_id):
             return _without(state, turn_id, state.updated_at)
         case TaskGiven(task=task, until=until):
@@ -263,23 +258,52 @@ def _with_time(state: State, tasks: dict[str, Instant]) -> State:
 
 def _claimed(turn: Turn, epoch: int, owner: str) -> Turn:
     """Whoever claims a turn again that it has already lives, so that this is no sign of a crash."""
-    return replace(turn, epoch=epoch, owner=owner, attempts=turn.attempts + (turn.owner != owner))
+    attempts = turn.attempts + (turn.owner != owner)
+    return replace(turn, epoch=epoch, owner=owner, attempts=attempts, not_before=NEVER)
+
+
+def _put_back(turn: Turn, epoch: int) -> Turn:
+    """The turn without an owner. Its process has not died: a crash that was presumed for this claim is taken back."""
+    if not turn.owner or turn.epoch != epoch:
+        return turn
+    crashes = turn.crashes - (turn.not_before != NEVER)
+    return replace(turn, owner="", attempts=max(0, turn.attempts - 1), crashes=crashes, not_before=NEVER)
+
+
+def _doubted(turn: Turn, index: int) -> Turn:
+    """The turn with one more call in doubt. Its attempt has ended in order, so that it has no owner who could die."""
+    return replace(turn, owner="", doubts=tuple(dict.fromkeys((*turn.doubts, index))))
+
+
+def _recovering(turn: Turn, event: TurnDelayed | TurnSuspended | TurnResumed) -> Turn:
+    match event:
+        case TurnDelayed(crashes=crashes, until=until):
+            return replace(turn, crashes=crashes, not_before=until)
+        case TurnSuspended(crashes=crashes):
+            return replace(turn, crashes=crashes, suspended=True, owner="", not_before=NEVER)
+        case TurnResumed():
+            return replace(turn, crashes=0, attempts=0, suspended=False)
 
 
 def _changed(state: State, turn_id: str, change: Callable[[Turn], Turn]) -> State:
     owed = tuple(change(turn) if turn.turn_id == turn_id else turn for turn in state.owed)
-    return replace(state, owed=owed)
+    changed = replace(state, owed=owed)
+    return _restarted(state, changed, state.updated_at)
+
+
+def _restarted(before: State, now: State, at: Instant) -> State:
+    """The state with its whole time again, if its clock stood still until now, whichever turn stopped it."""
+    return replace(now, assigned_at=at) if before.clock_stopped and not now.clock_stopped else now
 
 
 def _returned(state: State, event: CallFinished | CallFailed | CallCleared) -> State:
-    """A call is no longer under way, nor in doubt. A turn that had waited for a person has its whole time again."""
+    """A call is no longer under way, nor in doubt. Whatever ended processes before has not ended this one."""
 
     def settled(turn: Turn) -> Turn:
-        return replace(turn, attempts=0, doubts=tuple(doubt for doubt in turn.doubts if doubt != event.index))
+        left = tuple(doubt for doubt in turn.doubts if doubt != event.index)
+        return replace(turn, attempts=0, crashes=0, doubts=left)
 
-    waited = bool(state.owed[0].doubts)
-    state = _changed(state, event.turn, settled)
-    return replace(state, assigned_at=state.updated_at) if waited and not state.owed[0].doubts else state
+    return _changed(state, event.turn, settled)
 
 
 def _without(state: State, turn_id: str, at: Instant) -> State:
@@ -290,7 +314,8 @@ def _without(state: State, turn_id: str, at: Instant) -> State:
     speakers = tuple(dict.fromkeys((*others, *(turn.speaker for turn in owed))))
     next_one = bool(owed) and owed[0] is not state.owed[0]
     since, tasks = at if next_one else state.assigned_at, state.tasks if owed else {}
-    return replace(state, owed=owed, speakers=speakers, assigned_at=since, tasks=tasks)
+    ended = replace(state, owed=owed, speakers=speakers, assigned_at=since, tasks=tasks)
+    return _restarted(state, ended, at) if owed else ended
 
 
 def merged(state: State, updates: ContextSet) -> State:

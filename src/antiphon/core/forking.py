@@ -48,6 +48,8 @@ def check_place(prefix: Sequence[Envelope], laws: Laws) -> None:
         index = next((index for index, entry in calls.items() if entry.in_flight), None)
         if index is not None or turn.doubts:
             raise UsageError(f"at is {at}, where call {index} of turn {turn.turn_id} is under way; fork elsewhere")
+        if turn.suspended:
+            raise UsageError(f"at is {at}, where turn {turn.turn_id} waits for a person; decide, or fork elsewhere")
 
 
 def last_said(prefix: Sequence[Envelope]) -> int:

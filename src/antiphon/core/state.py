@@ -35,6 +35,17 @@ class Turn(msgspec.Struct, frozen=True):
     """How often it was claimed since a call of it last returned."""
     doubts: tuple[int, ...] = ()
     """The positions of calls that a person must settle before it goes on."""
+    crashes: int = 0
+    """How many processes in a row have died during it without a call of it returning in between."""
+    not_before: Instant = NEVER
+    """The end of the pause after a crash. Set until the turn is claimed again."""
+    suspended: bool = False
+    """Whether it has reached its limit of crashes, and waits for a person's decision."""
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether a person must decide before it goes on."""
+        return self.suspended or bool(self.doubts)
 
 
 class State(msgspec.Struct, frozen=True):
@@ -99,6 +110,11 @@ class State(msgspec.Struct, frozen=True):
     def expected_next_speaker(self) -> str | None:
         """Whose turn it is; None when the channel is free, or has ended."""
         return self.speakers[0] if self.speakers else None
+
+    @property
+    def clock_stopped(self) -> bool:
+        """Whether expectations stand still: a turn waits for a person, or for its next attempt after a crash."""
+        return any(turn.suspended or turn.doubts or turn.not_before for turn in self.owed)
 
     @property
     def ended(self) -> bool:

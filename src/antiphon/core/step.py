@@ -83,13 +83,13 @@ def tick(fold: Fold, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted |
 
 
 def pending(state: State) -> tuple[Turn, ...]:
-    """The turns to be run now: of each agent its oldest, unless a person must settle something in it first."""
+    """The turns to be run now: of each agent its oldest, unless it waits for a person's decision."""
     if state.status != "active" or not state.owed:
         return ()
     first: dict[str, Turn] = {}
     for turn in state.owed:
         first.setdefault(turn.speaker, turn)
-    return tuple(turn for turn in first.values() if not turn.doubts)
+    return tuple(turn for turn in first.values() if not turn.waits_for_person)
 
 
 def stamped(draft: Envelope, state: State, *, at: Instant, new_id: IdSource) -> Envelope:

@@ -40,6 +40,10 @@ class Fenced(Exception):
     """The turn is somebody else's now, or has ended. What this attempt knows counts for nothing."""
 
 
+def _ignore() -> None:
+    """Do nothing."""
+
+
 class Notes:
     """The pen of one attempt."""
 
@@ -51,6 +55,8 @@ class Notes:
         """Whether anything of this attempt is in the log."""
         self.agent = ""
         """The agent of the speaker's team that is active; "" if there is no team."""
+        self.progressed: Callable[[], None] = _ignore
+        """Called when a call of this attempt has returned, and that is recorded."""
         self._kept: list[Envelope] = []
 
     def keep(self, event_type: str, event: msgspec.Struct) -> None:
@@ -129,6 +135,8 @@ class Notes:
             self._kept = [entry for entry in (*work.entries, *self._kept) if entry.event_type in OUTCOMES]
             raise
         self.claimed = True
+        if any(entry.event_type in OUTCOMES for entry in work.entries):
+            self.progressed()
 
     async def _offer(self, write: Write, work: Work, said: Envelope | None) -> None:
         """Offer it until the store takes it. It keeps its ids, so that it is recorded once."""

@@ -2,8 +2,8 @@
 
 Rule 1: whatever happens, the turn ends, is put back in order, or waits for a person; and the log says which.
 Rule 2: who is fenced drops what it knows. Only the log counts.
-Rule 3: a turn that has ended its process twice runs alone among its like, so that it takes no innocent ones along.
-Rule 4: a turn that waits for a task is not to blame for what ends the process: the turns of that task are.
+Rule 3: a turn that was in progress when a process died pauses first (`recovery`), then runs exclusively among such
+        turns (`suspects`) until one of its calls has returned.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from contextlib import nullcontext, suppress
 
 from antiphon.agents.context import Judge
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.history import History
 from antiphon.agents.loop import Said, drive, take_turn
-from antiphon.agents.nesting import taking
+from antiphon.agents.nesting import exclusive, taking
 from antiphon.agents.scene import Manner
 from antiphon.agents.steps import Misstep
 from antiphon.agents.team import shown_path
@@ -31,16 +30,18 @@ from antiphon.core.instants import after
 from antiphon.core.journal import journal_of
 from antiphon.core.state import Turn
 from antiphon.core.step import pending, record, said_by_hub
-from antiphon.core.turns import FENCED, Claim, Ending, Failure, Work, failed, owed_turn
+from antiphon.core.turns import FENCED, Ending, Failure, owed_turn
 from antiphon.core.words import told
-from antiphon.engines.alarms import Alarms, OutOfTime
+from antiphon.engines.alarms import Alarms
 from antiphon.engines.entering import Entrance
 from antiphon.engines.manners import beginning, day_of, in_packets, packet_of, refusing, texts_of, view_of
-from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped, tasks_in, warned_in
+from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped, warned_in
 from antiphon.engines.notes import Fenced, Notes
 from antiphon.engines.performing import Performance
 from antiphon.engines.place import Place
 from antiphon.engines.protocol import Attempt
+from antiphon.engines.recovery import has_crashed, record_crash, rests_until
+from antiphon.engines.suspects import Permit, SuspectGate
 from antiphon.engines.tenure import SECONDS
 from antiphon.engines.tracing import Trace, Tracing
 from antiphon.hub.live import LiveChannel
@@ -48,34 +49,11 @@ from antiphon.hub.live import LiveChannel
 log = logging.getLogger("antiphon.engine")
 
 GONE = "it answered last, and is no longer in the team; {} answers itself"
-MOST_ATTEMPTS = 3
-"""How often a turn may end its process before any of its calls has returned."""
-MOST_WHILE_WAITING = 10 * MOST_ATTEMPTS
-"""The same for a turn that waits for a task, which may go on a little each time."""
-PATIENCE = 10.0
-"""For how many seconds a turn that has ended its process twice waits for another of its kind."""
 HISTORIES = 1024
 """How many channels are remembered as their agents see them."""
 TIDY_EVERY = 64
 HISTORY_CHARACTERS = 16 * 1024 * 1024
 """And how much text there is in them, together."""
-
-
-class _Alone:
-    """A lock that is waited for only so long: a turn may be waiting for the very one that holds it."""
-
-    def __init__(self, lock: asyncio.Lock, alarms: Alarms) -> None:
-        self._lock, self._alarms = lock, alarms
-        self._held = False
-
-    async def __aenter__(self) -> None:
-        with suppress(OutOfTime):
-            async with self._alarms.within(PATIENCE):
-                self._held = await self._lock.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._held:
-            self._lock.release()
 
 
 class Turns:
@@ -87,7 +65,7 @@ class Turns:
         """The deadlines of calls. Somebody must let them run."""
         self._histories: OrderedDict[tuple[str, str, bool], History] = OrderedDict()
         self._turns = 0
-        self._alone = asyncio.Lock()
+        self._suspects = SuspectGate()
         self._tracing = Tracing()
 
     async def __call__(self, attempt: Attempt) -> None:
@@ -103,25 +81,45 @@ class Turns:
             return
         if turn.epoch and await self._place.delegates.forsaken(live.state):
             return
-        attempts, waits = await self._suspected(live, turn)
-        if attempts >= (MOST_WHILE_WAITING if waits else MOST_ATTEMPTS):
-            await self._poisoned(live, turn)
+        if has_crashed(turn, attempt.owner):
+            attempt.ending = True  # the suspension of a turn makes its job not owed, which would cut this off
+            entries = await self._entries(live, turn)
+            await record_crash(live, turn, entries, limit=agent.limits.crashes, new_id=self._place.new_id)
+            attempt.again = clock.now()
             return
-        taking.set((job.channel_id, job.speaker))
-        alone = attempts >= MOST_ATTEMPTS - 1 and not waits
-        async with _Alone(self._alone, self.alarms) if alone else nullcontext():
-            with self._tracing.turn(live.state, turn, workflow=in_packets(live)) as trace:
-                await self._run(attempt, live, agent, turn=turn, trace=trace)
+        attempt.again = rests_until(turn, clock.now())
+        if attempt.again is None:
+            taking.set((job.channel_id, job.speaker))
+            await self._admitted(attempt, live, agent, turn=turn)
 
-    async def _suspected(self, live: LiveChannel, turn: Turn) -> tuple[int, bool]:
-        """How often the turn seems to have ended its process, and whether a task may have that it waits for."""
-        if turn.attempts < MOST_ATTEMPTS - 1:
-            return turn.attempts, False
-        given = tasks_in(await self._entries(live, turn), turn.turn_id)
-        return min(turn.attempts, given.claims_since), bool(given.under_way)
+    async def _admitted(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
+        """Run the turn; exclusively, if it was in progress during a crash."""
+        exclusive.set(None)  # a task may have been made in the context of another turn
+        if not turn.crashes:
+            await self._traced(attempt, live, agent, turn=turn)
+            return
+        permit = Permit(self._suspects, turn.crashes)
+        try:
+            if live.state.tasks:
+                permit.begin()
+            elif not await permit.enter(attempt.stopping) or await self._place.delegates.forsaken(live.state):
+                return
+            exclusive.set(permit)
+            await self._traced(attempt, live, agent, turn=turn, permit=permit)
+        finally:
+            permit.leave()
 
-    async def _run(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn, trace: Trace) -> None:
+    async def _traced(
+        self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn, permit: Permit | None = None
+    ) -> None:
         notes = Notes(live, turn, attempt.owner, clock=self._place.clock, new_id=self._place.new_id)
+        if permit is not None:
+            notes.progressed = permit.clear
+        with self._tracing.turn(live.state, turn, workflow=in_packets(live)) as trace:
+            await self._run(attempt, notes, agent, trace=trace)
+
+    async def _run(self, attempt: Attempt, notes: Notes, agent: Declaration, *, trace: Trace) -> None:
+        live, turn = notes.live, notes.turn
         try:
             failure = await self._answered(attempt, notes, agent, trace=trace)
             attempt.ending = True
@@ -142,8 +140,7 @@ class Turns:
             attempt.ending = True
             if attempt.lost.is_set():
                 await self._fenced(live, turn, "its lease was lost")
-            else:
-                await self._put_back(notes)
+            await self._put_back(notes)  # also after a lost lease: this process lives, so that it was no crash
             raise
 
     async def _answered(self, attempt: Attempt, notes: Notes, agent: Declaration, *, trace: Trace) -> Failure | None:
@@ -267,14 +264,6 @@ class Turns:
         log.warning("turn %s of %s waits for a person: %s", turn_id, state.channel_id, what)
         if any(turn.turn_id == turn_id for turn in pending(state)):
             attempt.again = self._place.clock.now()
-
-    async def _poisoned(self, live: LiveChannel, turn: Turn) -> None:
-        failure = Failure("poisoned", f"it ended its process {turn.attempts} times before any call had returned")
-        work = Work(Claim(turn.turn_id, turn.epoch))
-        with suppress(Denied):  # somebody else was quicker
-            await live.submit(
-                lambda fold, laws, at: failed(fold, work, failure, laws=laws, at=at, new_id=self._place.new_id)
-            )
 
     async def _closed(self, live: LiveChannel, turn: Turn, denied: Denied) -> None:
         """The channel's own rules fail on the failure of a turn: nothing can follow any more, and the log says so."""

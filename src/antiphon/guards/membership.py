@@ -55,6 +55,10 @@ def _put_in(state: State) -> Verdict:
     if doubted is not None:
         what = f"call {doubted.doubts[0]} of turn {doubted.turn_id}"
         return Deny("in_doubt", f"{what} is in doubt; settle it with channel.settle first, or cancel the turn")
+    suspended = next((turn for turn in begun if turn.suspended), None)
+    if suspended is not None:
+        advice = "decide what becomes of it (hub.approvals, participant.decide) or cancel it"
+        return Deny("suspended", f"turn {suspended.turn_id} waits for a person; {advice}")
     return LATER if begun else ALLOW
 
 

@@ -76,7 +76,7 @@ class Within(msgspec.Struct, frozen=True):
                 return memory
 
     def due(self, memory: Awaited, state: State) -> Deadline | None:
-        if state.owed and state.owed[0].doubts:
+        if state.clock_stopped:
             return None
         since, mark = CLOCKS[self.expectation.name](memory, state)
         if not since or mark == memory.told or (self.expectation.handler == "fail" and not state.owed):

@@ -382,7 +382,7 @@ async def check_whole(store: Store, fold: Fold) -> None:
 
 
 def _to_do(owed: Sequence[Turn]) -> list[tuple[str, bool]]:
-    return [(turn.turn_id, bool(turn.doubts)) for turn in owed]
+    return [(turn.turn_id, turn.waits_for_person) for turn in owed]
 
 
 def _deadline(laws: Laws, fold: Fold) -> Instant:

@@ -10,7 +10,7 @@ from inspect import isawaitable
 from weakref import WeakValueDictionary
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.nesting import Lane, taking
+from antiphon.agents.nesting import Lane, taking, waiting_for_others
 from antiphon.agents.tasks import Delegates
 from antiphon.core.draft import check_data, check_draft
 from antiphon.core.envelope import HUB, Envelope
@@ -213,7 +213,7 @@ class Desk:
             return denial_of_turns(fold.state, outcome.fold.state) or outcome
 
         try:
-            envelope = await live.submit(plan, draft.priority, again)
+            envelope = await waiting_for_others(live.submit(plan, draft.priority, again))
         except Denied as denied:
             raise await self.audit.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"
@@ -335,7 +335,7 @@ class Desk:
         with self.feed.watching(live.state.channel_id) as grown:
             while live.state.status not in statuses and not self.closing.is_set():
                 grown.clear()
-                await grown.wait()
+                await waiting_for_others(grown.wait())
 
     async def _look(self, channel_id: str) -> None:
         await (await self.channels.get(channel_id)).look()

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from copy import copy
 
+from antiphon.agents.nesting import waiting_for_others
 from antiphon.core.envelope import Envelope, visible_to
 from antiphon.core.errors import LogCorrupt, RulesInvalid, SlowConsumer
 from antiphon.hub.feed import Ears, Signal
@@ -50,7 +51,7 @@ async def grown(desk: Desk, live: LiveChannel, cursor: int, *, until: asyncio.Ev
                 return
             if live.damage is not None:
                 raise copy(live.damage)
-            await growth.wait()
+            await waiting_for_others(growth.wait())
 
 
 async def overhear(desk: Desk, live: LiveChannel) -> AsyncGenerator[Signal, None]:
@@ -64,7 +65,7 @@ async def overhear(desk: Desk, live: LiveChannel) -> AsyncGenerator[Signal, None
                 yield hearing.signals.popleft()
             if live.state.ended:
                 return
-            await grown.wait()
+            await waiting_for_others(grown.wait())
 
 
 class Inbox:
@@ -109,7 +110,7 @@ class Inbox:
         while self._goes_on(ears):
             if not ears.grown:
                 ears.wake.clear()
-                await ears.wake.wait()
+                await waiting_for_others(ears.wake.wait())
                 continue
             channel_id = next(iter(ears.grown))
             del ears.grown[channel_id]

@@ -45,7 +45,7 @@ from antiphon.runtime.hub import Hub
 from antiphon.runtime.invoking import seat_agent
 from antiphon.runtime.participant import TASK, checked_ttl
 from antiphon.runtime.reading import grown
-from antiphon.runtime.told import IN_DOUBT, Told, reply_of
+from antiphon.runtime.told import WAITING, Told, reply_of
 
 T = TypeVar("T")
 
@@ -132,8 +132,8 @@ class Tasks:
             raise UsageError(f"this task for {task.agent.name!r} was given in other words before; give it anew")
         told = Told(task.agent.name, lambda: child.state)
         final = await self._followed(child, task, told=told, report=report)
-        if final.stopped == IN_DOUBT:  # nobody in that channel could settle it
-            await desk.end(child, IN_DOUBT, task.by)
+        if final.stopped in WAITING:  # whoever gave the task is told, instead of waiting for a person
+            await desk.end(child, final.stopped, task.by)
         return await report.ended(final, told)
 
     async def _dropped(self, task: Task, reason: str) -> Usage:
@@ -230,7 +230,7 @@ class _Report:
         expired = reason == "expired"
         await self.once(EV_TASK_EXPIRED if expired else EV_TASK_FAILED, {"usage": usage, "reason": reason})
         reply = AgentReply("", final.agent, reason, final.usage, channel_id)
-        detail = told.doubt if reason == IN_DOUBT else final.detail
+        detail = told.doubt if reason in WAITING else final.detail
         failure = TurnFailed(reason, detail="" if reason == detail else detail, agent=final.agent)
         failure.channel_id = channel_id  # which is no part of its words: a model is told them, the same in every run
         return Reported(reply, failure)

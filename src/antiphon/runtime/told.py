@@ -24,6 +24,7 @@ from antiphon.core.events import (
     Json,
     Packet,
     Text,
+    TurnSuspended,
     event_of,
 )
 from antiphon.core.state import State
@@ -37,6 +38,9 @@ from antiphon.runtime.events import (
 )
 
 IN_DOUBT = "in_doubt"
+SUSPENDED = "suspended"
+WAITING = frozenset({IN_DOUBT, SUSPENDED})
+"""What stops a turn until a person has decided."""
 
 
 class Told:
@@ -83,6 +87,8 @@ class Told:
             case CallDoubted():
                 self._doubts[event.turn, event.index] = f"{event.name}: {event.why}"
                 return self._held_up()
+            case TurnSuspended():
+                return self._held_up()
             case Failed(turn=turn, reason=reason, detail=detail) if turn == self.turn_id:
                 if event.agent:
                     self.path = read_path(event.agent)[1:]
@@ -102,13 +108,17 @@ class Told:
         return self.message is not None and envelope.causation_id == self.message.envelope_id
 
     def _held_up(self, *, by_others: bool = False) -> list[AgentEvent]:
-        """That a person must settle a call first, if that is so now: of this turn, or of one before it."""
+        """That a person must decide first, if that is so now: about this turn, or about one before it."""
         state = self._now()
-        waiting = next((turn for turn in state.owed if turn.speaker == self.agent and turn.doubts), None)
+        waiting = next((turn for turn in state.owed if turn.speaker == self.agent and turn.waits_for_person), None)
         if waiting is None or owed_turn(state, self.turn_id) is None or waiting.sequence > self._place:
             return []
         if by_others and waiting.turn_id == self.turn_id:  # that is told further on, and better
             return []
+        if waiting.suspended:
+            self.doubt = f"turn {waiting.turn_id} was in progress during {waiting.crashes} crashes in a row"
+            advice = "decide what becomes of it: `antiphon approvals`, or hub.approvals and participant.decide"
+            return [self._final(stopped=SUSPENDED, detail=f"{self.doubt}; {advice}")]
         index = waiting.doubts[0]
         self.doubt = self._doubts.get((waiting.turn_id, index), f"call {index} of an earlier turn")
         detail = f"{self.doubt}; say what became of it with channel.settle({waiting.turn_id!r}, {index}, …)"

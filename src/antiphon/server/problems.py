@@ -52,7 +52,11 @@ DENIALS = {
     ),
 }
 """The status of a refusal by its reason; that something is not possible now is 409."""
-TURNS = {"model_error": 502, "model_timeout": 504, "in_doubt": 409, "cancelled": 409, "channel_closed": 409}
+TURNS = {
+    "model_error": 502,
+    "model_timeout": 504,
+    **dict.fromkeys(("in_doubt", "suspended", "rejected", "cancelled", "channel_closed"), 409),
+}
 """The status of a turn that failed, by its reason; what else can go wrong is wrong with the agent itself."""
 AGAIN = {"retry-after": "1"}
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
