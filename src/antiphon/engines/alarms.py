@@ -1,4 +1,7 @@
-"""Deadlines by the hub's own clock: one task waits for all of them."""
+"""Deadlines by the hub's own clock: one task waits for all of them.
+
+Rule 1: an alarm measures time that passes. A clock that is set makes none ring early, and none late.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from antiphon.core.instants import NEVER, Instant, after
-from antiphon.hub.clock import Clock
+from antiphon.core.instants import NEVER, Instant, after, seconds_between
+from antiphon.hub.clock import Clock, steady
 
 CROWDED = 256
 """Below how many it does not matter that some were cancelled."""
@@ -35,13 +38,17 @@ class Alarms:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._heap: list[tuple[Instant, int, Alarm]] = []
+        """In the order of instants on the steady clock."""
         self._numbers = count()
         self._wake = asyncio.Event()
         self._waiting_for: Instant = NEVER
         self._most = CROWDED
 
     def at(self, when: Instant, ring: Callable[[], None]) -> Alarm:
-        """Ring at this instant."""
+        """Ring when as much time has passed as there is now until this instant."""
+        return self.after(seconds_between(self._clock.now(), when), ring)
+
+    def _set(self, when: Instant, ring: Callable[[], None]) -> Alarm:
         if len(self._heap) > self._most:
             self._tidy()
         alarm = Alarm(ring)
@@ -57,19 +64,25 @@ class Alarms:
 
     def after(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         """Ring after so many seconds."""
-        return self.at(after(self._clock.now(), seconds), ring)
+        return self._set(after(steady(self._clock), seconds), ring)
 
     async def run(self) -> None:
         """Wait and ring, until cancelled."""
         while True:
             self._wake.clear()
-            now = self._clock.now()
+            now = steady(self._clock)
             while self._heap and self._heap[0][0] <= now:
                 ring = heappop(self._heap)[2].ring
                 if ring is not None:
                     ring()
             self._waiting_for = self._heap[0][0] if self._heap else NEVER
-            await self._clock.wait(self._wake, self._waiting_for)
+            await self._clock.wait(self._wake, self._on_clock(now))
+
+    def _on_clock(self, now: Instant) -> Instant:
+        """When the next alarm rings, as the clock shows it now."""
+        if self._waiting_for == NEVER:
+            return NEVER
+        return after(self._clock.now(), seconds_between(now, self._waiting_for))
 
     def _tidy(self) -> None:
         """Let go of those that were cancelled; the next time when there are twice as many as are left."""

@@ -22,6 +22,7 @@ from antiphon.core.instants import NEVER, Instant, after, seconds_between
 from antiphon.core.words import told
 from antiphon.engines.alarms import OutOfTime
 from antiphon.engines.means import Book, Stopped
+from antiphon.hub.clock import steady
 
 FIRST = 0.5
 """How many seconds are waited at most before a model is asked for the second time; then twice as many, and so on."""
@@ -57,7 +58,7 @@ class Asking:
         """What the model answers; `Unanswered` if it does not, `Stopped` if the engine stops meanwhile."""
         seconds = self._limits.model_seconds
         if seconds is not None:
-            self._deadline = after(self._book.means.clock.now(), seconds)
+            self._deadline = after(steady(self._book.means.clock), seconds)
         while True:
             try:
                 return await self._asked(ask, seconds)
@@ -99,13 +100,13 @@ class Asking:
     async def _wait(self, error: ModelUnavailable, delay: float) -> None:
         """Have it recorded that the model is asked again, and wait until then."""
         book, means = self._book, self._book.means
-        until = after(means.clock.now(), delay)
+        until = after(steady(means.clock), delay)
         why = told(error)[:LONGEST_ERROR]
         retried = CallRetried(book.turn_id, self._wanted.index, self._attempt, why, delay, error.status)
         await book.notes.write(EV_CALL_RETRIED, retried)
-        while not means.stopping.is_set() and means.clock.now() < until:
+        while not means.stopping.is_set() and (pause := seconds_between(steady(means.clock), until)) > 0:
             # A task of its own: whoever moves a clock by hand may wait until those it wakes wait again, or are done.
-            await asyncio.create_task(means.clock.wait(means.stopping, until))
+            await asyncio.create_task(means.clock.wait(means.stopping, after(means.clock.now(), pause)))
         if means.stopping.is_set():
             raise Stopped
         left = self._left()
@@ -114,7 +115,7 @@ class Asking:
 
     def _left(self) -> float | None:
         """How many seconds are left of those that the model was given; None for any number."""
-        return None if self._deadline == NEVER else seconds_between(self._book.means.clock.now(), self._deadline)
+        return None if self._deadline == NEVER else seconds_between(steady(self._book.means.clock), self._deadline)
 
     def _out_of_time(self) -> Unanswered:
         return Unanswered(self._counted(f"nothing came within {self._limits.model_seconds:g} seconds"), timed_out=True)

@@ -2,7 +2,8 @@
 
 Rule 1: an owner has one lease, however many turns it runs, and keeps it only while it runs any.
 Rule 2: a lease is a hint. Who loses it stops; who does not notice is fenced by the log.
-Rule 3: where one hub owns the store there is nobody to tell: whoever claimed something before is gone.
+Rule 3: a clock that was set says nothing about another owner, until that one has had the time to renew its lease.
+Rule 4: where one hub owns the store there is nobody to tell: whoever claimed something before is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 from antiphon.core.errors import StoreError
 from antiphon.core.instants import NEVER, Instant, after
-from antiphon.hub.clock import Clock
+from antiphon.hub.clock import Clock, steady
 from antiphon.store.protocol import Lease, Store
 
 log = logging.getLogger("antiphon.engine")
@@ -21,6 +22,8 @@ log = logging.getLogger("antiphon.engine")
 SECONDS = 2.0
 RENEWALS = 3
 """How often a lease is renewed before it would run out."""
+JUMP = SECONDS / (2 * RENEWALS)
+"""By how many seconds a clock must have been set for that to matter here."""
 
 
 class Tenure:
@@ -33,6 +36,11 @@ class Tenure:
         self._store, self._clock = store, clock
         self._busy, self._lost = busy, lost
         self._lease: Lease | None = None
+        self._held_until: Instant = NEVER
+        """When the lease ends, on the steady clock."""
+        self._drift = clock.drift()
+        self._doubted_until: Instant = NEVER
+        """Until when, on the steady clock, leases of others may be older than the last setting of the clock."""
         self._taking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -62,7 +70,16 @@ class Tenure:
         """Whether this owner has let its lease run out, or given it back."""
         if not self.shared or other == self.owner:
             return True
+        if self._clock_was_set():
+            return False
         return await self._store.lease(_name(other), self.owner, SECONDS) is not None
+
+    def _clock_was_set(self) -> bool:
+        """Whether the clock was set so lately that who lives may not have renewed its lease since."""
+        drift, now = self._clock.drift(), steady(self._clock)
+        if abs(drift - self._drift) > JUMP:
+            self._drift, self._doubted_until = drift, after(now, SECONDS)
+        return now < self._doubted_until
 
     async def _keep(self) -> None:
         never = asyncio.Event()
@@ -96,19 +113,19 @@ class Tenure:
 
     async def _renewed_in_time(self) -> bool:
         """Renew; what the store cannot do now may be done later, as long as the lease lasts."""
-        until: Instant = self._lease.until if self._lease is not None else NEVER
         try:
             return await self._renew()
         except StoreError as error:
             log.warning("the lease could not be renewed yet: %s", error)
-            return self._clock.now() < until
+            return steady(self._clock) < self._held_until
 
     async def _renew(self) -> bool:
         """Take the lease or renew it. An epoch that has moved on says that somebody else had it meanwhile."""
+        until = after(steady(self._clock), SECONDS)
         lease = await self._store.lease(_name(self.owner), self.owner, SECONDS)
         if lease is None or (self._lease is not None and lease.epoch != self._lease.epoch):
             return False
-        self._lease = lease
+        self._lease, self._held_until = lease, until
         return True
 
 

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-from antiphon.core.instants import NEVER, Instant, moment
+from antiphon.core.instants import NEVER, Instant, after, seconds_between
 
 LONGEST_WAIT = 60.0
 """A wall clock may be set: no wait trusts it for longer than this."""
@@ -25,19 +25,28 @@ class Clock(Protocol):
         ...
 
     async def wait(self, wake: asyncio.Event, until: Instant) -> None:
-        """Return when `wake` is set or `until` may have come, whichever is first; `NEVER` waits for `wake` alone."""
+        """Return when `wake` is set or `until` may have come, whichever is first; `NEVER` waits for `wake` alone.
+
+        If the clock is set meanwhile, this returns no later than it would have without that.
+        """
         ...
+
+
+def steady(clock: Clock) -> Instant:
+    """The time on a clock that started with this one and that nobody can set. It measures how long something takes."""
+    drift = clock.drift()
+    return after(clock.now(), -drift) if drift else clock.now()
 
 
 class SystemClock:
     """The machine's clock."""
 
     def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
+        self._offset = time.time_ns() - time.monotonic_ns()
         self._second, self._told = 0, ""
 
     def drift(self) -> float:
-        return time.time() - time.monotonic() - self._offset
+        return (time.time_ns() - time.monotonic_ns() - self._offset) / 1e9
 
     def now(self) -> Instant:
         second, fraction = divmod(time.time_ns() // 1000, 1_000_000)
@@ -48,7 +57,7 @@ class SystemClock:
     async def wait(self, wake: asyncio.Event, until: Instant) -> None:
         left = LONGEST_WAIT
         if until != NEVER:
-            left = min(left, max(0.0, moment(until).timestamp() - time.time()))
+            left = min(left, max(0.0, seconds_between(self.now(), until)))
         try:
             async with asyncio.timeout(left):
                 await wake.wait()

@@ -32,13 +32,15 @@ class ManualClock:
         return self._set_by
 
     def set(self, seconds: float) -> Advance:
-        """Set it forward (or back) by so many seconds, as somebody does who corrects a wrong clock."""
+        """Set it forward (or back) by so many seconds, as a correction of a wrong clock does. No time passes."""
         _check_seconds(seconds)
         self._set_by += seconds
+        for _, reached in self._waits:  # each looks at the time again, as it would with a real clock
+            reached.set()
         return self._moved_by(seconds)
 
     async def wait(self, wake: asyncio.Event, until: Instant) -> None:
-        """Return when `wake` is set, or this clock has reached `until`."""
+        """Return when `wake` is set, this clock has reached `until`, or it was set."""
         task = asyncio.current_task()
         assert task is not None, "only a task can wait"
         self._awake.discard(task)
