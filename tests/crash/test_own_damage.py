@@ -66,4 +66,4 @@ async def test_a_clock_that_was_set_is_told(tmp_path: Path) -> None:
         await clock.set(7200)
         assert channel.state.status == "expired"
         jumps = [e.event_data for e in await hub.log("system:audit") if e.event_type == "antiphon.hub.clock_jump"]
-    assert jumps == [{"delta_ms": 3_600_000}]
+    assert jumps == [{"delta_ms": -3_600_000}, {"delta_ms": 7_200_000}]

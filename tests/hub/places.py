@@ -22,7 +22,7 @@ from tests.hub.gates import turns
 class Place(Protocol):
     """Somewhere that outlives a hub."""
 
-    async def hub(self, clock: ManualClock) -> Hub: ...
+    async def hub(self, clock: ManualClock, engine: str | None = "local") -> Hub: ...
 
 
 class KeptStore(MemoryStore):
@@ -59,16 +59,16 @@ class InMemory:
     def __init__(self, clock: ManualClock) -> None:
         self.store = KeptStore(clock=clock)
 
-    async def hub(self, clock: ManualClock) -> Hub:
-        return await Hub.over(self.store, clock=clock)
+    async def hub(self, clock: ManualClock, engine: str | None = "local") -> Hub:
+        return await Hub.over(self.store, clock=clock, engine=engine)
 
 
 class OnDisk:
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder / 'team.db'}"
 
-    async def hub(self, clock: ManualClock) -> Hub:
-        return await Hub.open(self.url, clock=clock)
+    async def hub(self, clock: ManualClock, engine: str | None = "local") -> Hub:
+        return await Hub.open(self.url, clock=clock, engine=engine)
 
 
 class Team:

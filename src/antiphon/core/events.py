@@ -65,6 +65,7 @@ EV_TURN_CLAIMED = "antiphon.turn.claimed"
 EV_TURN_RELEASED = "antiphon.turn.released"
 EV_TURN_FAILED = "antiphon.turn.failed"
 EV_EXPECTATION_MISSED = "antiphon.expectation.missed"
+EV_DEADLINE_EXTENDED = "antiphon.deadline.extended"
 EV_PARTICIPANT_REGISTERED = "antiphon.participant.registered"
 EV_DRAFT_REFUSED = "antiphon.draft.refused"
 EV_CHANNEL_QUARANTINED = "antiphon.hub.quarantined"
@@ -277,6 +278,15 @@ class Violated(msgspec.Struct, frozen=True):
     speakers: list[str] = msgspec.field(default_factory=list)
 
 
+class Extended(msgspec.Struct, frozen=True):
+    """The time for an expectation counts from `since`, because of a break in which no time was to count."""
+
+    since: str
+    reason: str
+    """`outage`: no hub was open; `clock`: the clock was set; `backlog`: a turn waits its turn after a restart."""
+    expectation: str = ""
+
+
 class Other(msgspec.Struct, frozen=True):
     """Anything that moves no state: custom events, and data without the shape of its type."""
 
@@ -314,6 +324,7 @@ Event = (
     | Expired
     | Closed
     | Violated
+    | Extended
     | Other
 )
 
@@ -348,6 +359,7 @@ _SHAPES: dict[str, type[Event]] = {
     EV_CHANNEL_CLOSED: Closed,
     EV_EXPECTATION_VIOLATED: Violated,
     EV_EXPECTATION_MISSED: Violated,
+    EV_DEADLINE_EXTENDED: Extended,
 }
 
 

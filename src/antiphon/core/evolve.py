@@ -32,6 +32,7 @@ from antiphon.core.events import (
     Created,
     Event,
     Expired,
+    Extended,
     Failed,
     Forked,
     Json,
@@ -49,10 +50,14 @@ from antiphon.core.events import (
     TurnSuspended,
     event_of,
 )
-from antiphon.core.instants import NEVER, Instant, after, seconds_between
+from antiphon.core.instants import NEVER, Instant, after, moment, seconds_between
 from antiphon.core.state import State, Turn
 
 AGENT = "agent"
+TASK_SECONDS = 600.0
+"""How long a task without a time to live may take, by default."""
+CLOCK_SET = "clock"
+"""Why an expectation was extended, if no time passed at all: the clock was set."""
 MOVES_NOTHING = frozenset({EV_CALL_STARTED, EV_CALL_CONFLICTED})
 
 
@@ -94,6 +99,8 @@ def _lived(state: State, envelope: Envelope, event: Event) -> State:
             return replace(state, paused=reason)
         case Forked() as provenance:
             return _rebased(state, envelope.created_at, provenance)
+        case Extended(since=since, reason=reason) if envelope.sender_id == HUB:
+            return _extended(state, since, reason)
         case Expired():
             return replace(state, status="expired", close_reason="expired", speakers=(), owed=(), tasks={}, paused="")
         case Closed(reason=reason):
@@ -127,6 +134,18 @@ def _rebased(state: State, at: Instant, provenance: Forked) -> State:
     except ValueError:
         expires = state.expires_at
     return replace(state, assigned_at=at, active_at=at, expires_at=expires, heard=max(0, provenance.said - 1))
+
+
+def _extended(state: State, since: Instant, reason: str) -> State:
+    """The state when expectations count from `since`. A task that was given has its whole time again, too."""
+    try:
+        moment(since)
+    except ValueError:
+        return state
+    tasks = {task: max(until, after(since, TASK_SECONDS)) for task, until in state.tasks.items()}
+    if reason == CLOCK_SET:
+        return replace(state, clock_set_at=since, tasks=tasks)
+    return replace(state, resumed_at=since, tasks=tasks)
 
 
 def _expiry(at: str, ttl: float | None) -> str:

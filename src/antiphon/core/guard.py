@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.core.decision import Decision
 from antiphon.core.envelope import Envelope
-from antiphon.core.instants import Instant
+from antiphon.core.instants import NEVER, Instant
 from antiphon.core.state import State
 
 M = TypeVar("M")
@@ -51,6 +51,24 @@ class Deadline(msgspec.Struct, frozen=True):
 
     at: Instant
     draft: Envelope
+    since: Instant = NEVER
+    """When its time began to count; `NEVER` for an instant that nothing moves, such as the end of a time to live."""
+    is_default: bool = False
+    """Whether the channel's type expects this, and not the user: time in which no hub was open does not count."""
+
+
+class Breaks(msgspec.Struct, frozen=True):
+    """Instants at which the time for an expectation begins anew, if it had begun to count before."""
+
+    opened: Instant = NEVER
+    """Since when a hub has been open without a break. It counts for default expectations only."""
+    clock_set: Instant = NEVER
+    """When the clock was last set."""
+    outage: str = "outage"
+    """Why `opened` is so late."""
+
+
+NO_BREAKS = Breaks()
 
 
 class Guard(Protocol):

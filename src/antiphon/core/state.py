@@ -72,6 +72,10 @@ class State(msgspec.Struct, frozen=True):
     speakers: tuple[str, ...] = ()
     """Who holds the turn. Several at once must all speak before the rules are read again."""
     assigned_at: Instant = NEVER
+    resumed_at: Instant = NEVER
+    """The end of the last outage that default expectations do not count."""
+    clock_set_at: Instant = NEVER
+    """When the clock was last set while an expectation counted; what came before does not count."""
     owed: tuple[Turn, ...] = ()
     """The turns of agents that have not ended, oldest first."""
     paused: str = ""

@@ -16,6 +16,7 @@ from antiphon.core.events import (
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_OPENED,
     EV_CHANNEL_PAUSED,
+    EV_DEADLINE_EXTENDED,
     EV_PACKET,
     EV_RULE_FAILED,
     EV_TURN_ASSIGNED,
@@ -34,9 +35,10 @@ from antiphon.core.events import (
     data_of,
     event_of,
 )
-from antiphon.core.guard import Deny, Later
+from antiphon.core.evolve import CLOCK_SET
+from antiphon.core.guard import NO_BREAKS, Breaks, Deadline, Deny, Later
 from antiphon.core.ids import IdSource
-from antiphon.core.instants import Instant
+from antiphon.core.instants import NEVER, Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
 from antiphon.core.words import shown
@@ -72,14 +74,25 @@ def record(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSo
     return Admitted(tuple(batch), fold)
 
 
-def tick(fold: Fold, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | None:
-    """Record what has fallen due by now; None if nothing has."""
+def tick(fold: Fold, *, laws: Laws, at: Instant, new_id: IdSource, breaks: Breaks = NO_BREAKS) -> Admitted | None:
+    """Record what has fallen due by now; None if nothing has. What began to count before a break is extended."""
     batch: list[Envelope] = []
     while (deadline := laws.due(fold)) is not None and deadline.at <= at:
-        admitted = record(fold, deadline.draft, laws=laws, at=at, new_id=new_id)
+        draft = _extension(deadline, breaks) or deadline.draft
+        admitted = record(fold, draft, laws=laws, at=at, new_id=new_id)
         batch.extend(admitted.batch)
         fold = admitted.fold
     return Admitted(tuple(batch), fold) if batch else None
+
+
+def _extension(deadline: Deadline, breaks: Breaks) -> Envelope | None:
+    """That the time for this counts from the last break; None if no break concerns it."""
+    opened = breaks.opened if deadline.is_default else NEVER
+    since, reason = (opened, breaks.outage) if opened > breaks.clock_set else (breaks.clock_set, CLOCK_SET)
+    if not NEVER < deadline.since < since:
+        return None
+    data: Json = {"since": since, "reason": reason, "expectation": deadline.draft.event_data.get("expectation", "")}
+    return said_by_hub(EV_DEADLINE_EXTENDED, data, audience=[OPERATORS])
 
 
 def pending(state: State) -> tuple[Turn, ...]:

@@ -3,6 +3,7 @@
 Rule 1: a deadline is computed from recorded instants; nobody counts down.
 Rule 2: an occurrence has a mark (the fact that started the clock). It is told once per mark, also after a restart.
 Rule 3: nobody hurries a person: what only people owe has no deadline.
+Rule 4: time in which no hub was open does not count for a default, and a clock that is set counts for nothing.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Within(msgspec.Struct, frozen=True):
 
     memory: ClassVar[type] = Awaited
     expectation: Expectation
+    is_default: bool = False
+    """Whether it comes with the channel's type, and not from the user."""
 
     @property
     def name(self) -> str:
@@ -81,7 +84,9 @@ class Within(msgspec.Struct, frozen=True):
         since, mark = CLOCKS[self.expectation.name](memory, state)
         if not since or mark == memory.told or (self.expectation.handler == "fail" and not state.owed):
             return None
-        return Deadline(after(since, self.expectation.seconds), self._violation(state, mark))
+        since = max(since, state.clock_set_at, state.resumed_at if self.is_default else NEVER)
+        at = after(since, self.expectation.seconds)
+        return Deadline(at, self._violation(state, mark), since, self.is_default)
 
     def _violation(self, state: State, mark: str) -> Envelope:
         wanted = self.expectation

@@ -52,6 +52,11 @@ class Channels:
         """The channel, if somebody uses it."""
         return self._live.get(channel_id)
 
+    def clock_set(self, seconds: float) -> None:
+        """The hub's clock was set by so many seconds."""
+        for live in list(self._live.values()):
+            live.time.clock_set(seconds)
+
     async def create(self, channel_id: str, laws: Laws, plan: Plan) -> LiveChannel:
         """A new channel, whose log begins with what is planned. If that is not recorded, there is no channel."""
         live = self._keep(LiveChannel(laws, laws.begin(channel_id), self._around))

@@ -20,6 +20,7 @@ import msgspec
 
 from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError
+from antiphon.core.guard import Deadline
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.laws import Fold, Laws
@@ -27,7 +28,7 @@ from antiphon.core.state import State, Turn
 from antiphon.core.step import Admitted, tick
 from antiphon.core.words import told
 from antiphon.hub.causation import RecentIds
-from antiphon.hub.clock import Clock
+from antiphon.hub.continuity import ChannelTime, Continuity
 from antiphon.hub.feed import Feed
 from antiphon.hub.planning import Round
 from antiphon.hub.recent import Recent
@@ -46,7 +47,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """What every channel of one hub shares."""
 
     store: Store
-    clock: Clock
+    continuity: Continuity
     new_id: IdSource
     feed: Feed
     armed: Callable[[Instant], None]
@@ -64,7 +65,7 @@ class LiveChannel:
         self, laws: Laws, fold: Fold, around: Surroundings, *, due: Instant = NEVER, snapshot_at: int = 0
     ) -> None:
         self.laws, self.fold = laws, fold
-        self._deadline = _deadline(laws, fold)
+        self.time = ChannelTime(around.continuity, laws.due(fold))
         self.busy = False
         """Whether something is being admitted."""
         self._around = around
@@ -218,9 +219,9 @@ class LiveChannel:
 
     async def _try(self, requests: list[Request]) -> bool:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
-        at = self._around.clock.now()
+        at = self.time.now(self.state.updated_at)
         decided = Round(self.fold, self.laws, at)
-        if self._deadline and self._deadline <= at:  # first: nobody gains time because the hub was slow or away
+        if self.time.is_due(at):  # first: nobody gains time because the hub was slow
             decided.tick(self._tick)
         before = [request for request in self._held if not request.given_up] if self._held else []
         decided.decide([*before, *requests] if before else requests)
@@ -233,21 +234,28 @@ class LiveChannel:
         return True
 
     def _tick(self, fold: Fold, laws: Laws, at: Instant) -> Admitted | None:
-        return tick(fold, laws=laws, at=at, new_id=self._around.new_id)
+        breaks = self.time.breaks(self.state.channel_id)
+        return tick(fold, laws=laws, at=at, new_id=self._around.new_id, breaks=breaks)
 
     async def _recorded(self, batch: list[Envelope], fold: Fold) -> bool:
-        deadline = _deadline(self.laws, fold)
-        due = deadline if not self._due or deadline < self._due else NEVER
+        deadline = self.laws.due(fold)
+        at = self.time.on_clock(deadline)
+        due = at if not self._due or at < self._due else NEVER
         if not await self._append(batch, due):
             return False
         if due:
             self._due = due
             self._around.armed(due)
         if self.damage is None:  # a reader may have met some while this was under way
-            before, self.fold, self._deadline = self.fold, fold, deadline
+            before = self._folded(fold, deadline)
             self._publish(batch)
             self._tell_owing(before)
         return True
+
+    def _folded(self, fold: Fold, deadline: Deadline | None) -> Fold:
+        """Go by another fold from now on; the one before."""
+        before, self.fold, self.time.deadline = self.fold, fold, deadline
+        return before
 
     def _tell_owing(self, before: Fold) -> None:
         owed, known = self.state.owed, before.state.owed
@@ -300,12 +308,13 @@ class LiveChannel:
 
     async def _note_due(self) -> None:
         """Tell the index when to look again. No append is under way that could have told it something earlier."""
+        due = self.time.on_clock(self.time.deadline)
         try:
-            await self._around.store.mark(self.state.channel_id, due=self._deadline)
+            await self._around.store.mark(self.state.channel_id, due=due)
         except StoreError as error:
             log.warning("channel %s could not say when it is due: %s", self.state.channel_id, error)
         else:
-            self._looked_at, self._due = False, self._deadline
+            self._looked_at, self._due = False, due
 
     async def _keep_snapshot(self) -> None:
         self._snapshot_at = self.state.sequence
@@ -330,11 +339,11 @@ class LiveChannel:
             await check_whole(store, fold)
             return
         self._recent.clear()
-        before, self.fold, self._deadline = self.fold, fold, _deadline(self.laws, fold)
+        before = self._folded(fold, self.laws.due(fold))
         self._tell_owing(before)
         self._around.feed.publish(fold.state.channel_id, fold.state.participants)
-        if self._deadline:
-            self._around.armed(self._deadline)
+        if due := self.time.on_clock(self.time.deadline):
+            self._around.armed(due)
 
     async def _quarantine(self, error: LogCorrupt) -> None:
         """Say from now on that the log cannot be trusted; what is before the damage can be read."""
@@ -342,7 +351,8 @@ class LiveChannel:
             return
         self.damage = error
         state = msgspec.structs.replace(self.state, status="quarantined", sequence=error.sequence - 1)
-        self.fold, self._deadline, self._in_doubt = Fold(state, self.fold.memories), NEVER, False
+        self._folded(Fold(state, self.fold.memories), None)
+        self._in_doubt = False
         self._recent.clear()
         self.give_up(error)
         self._around.feed.publish(state.channel_id, state.participants)
@@ -383,11 +393,6 @@ async def check_whole(store: Store, fold: Fold) -> None:
 
 def _to_do(owed: Sequence[Turn]) -> list[tuple[str, bool]]:
     return [(turn.turn_id, turn.waits_for_person) for turn in owed]
-
-
-def _deadline(laws: Laws, fold: Fold) -> Instant:
-    deadline = laws.due(fold)
-    return deadline.at if deadline else NEVER
 
 
 def _settle(requests: list[Request], error: Exception) -> None:

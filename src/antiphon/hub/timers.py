@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from antiphon.core.errors import AntiphonError
 from antiphon.core.instants import NEVER, Instant, after
-from antiphon.hub.clock import Clock
+from antiphon.hub.continuity import Continuity
 from antiphon.store.protocol import Due, Store
 
 log = logging.getLogger("antiphon.hub")
@@ -20,7 +20,8 @@ log = logging.getLogger("antiphon.hub")
 AT_ONCE = 64
 CLAIM = 30.0
 RETRY = 1.0
-JUMP = 5.0
+OPEN = ("invited", "active")
+"""The statuses in which a channel can be due."""
 
 Look = Callable[[str], Awaitable[None]]
 """Looks at one channel."""
@@ -31,18 +32,22 @@ Jumped = Callable[[float], Awaitable[None]]
 class Timers:
     """Looks at every channel when it is due."""
 
-    def __init__(self, store: Store, clock: Clock, *, owner: str, look: Look, jumped: Jumped) -> None:
-        self._store, self._clock, self._owner = store, clock, owner
+    def __init__(self, store: Store, continuity: Continuity, *, owner: str, look: Look, jumped: Jumped) -> None:
+        self._store, self._continuity, self._owner = store, continuity, owner
+        self._clock = continuity.clock
         self._look, self._jumped = look, jumped
         self._wake = asyncio.Event()
         self._next: Instant = NEVER
-        self._drift = clock.drift()
 
     def armed(self, at: Instant) -> None:
         """Some channel is due at this instant."""
         if self._next == NEVER or at < self._next:
             self._next = at
             self._wake.set()
+
+    def wake(self) -> None:
+        """The clock was set."""
+        self._wake.set()
 
     async def begin(self) -> None:
         """Look at what fell due while nobody did, as far as one round goes."""
@@ -55,9 +60,9 @@ class Timers:
         """Wait and look, until cancelled."""
         while True:
             self._wake.clear()
+            await self._watch_clock()
             if self._next == NEVER or self._next > self._clock.now():
                 await self._clock.wait(self._wake, self._next)
-                await self._watch_clock()
                 continue
             self._next = NEVER
             await self._fire()
@@ -75,12 +80,26 @@ class Timers:
             self.armed(max(found, retry) if found <= self._clock.now() else found)
 
     async def _watch_clock(self) -> None:
-        """Tell when the clock was set. Nothing else depends on it: instants of a channel never run backwards."""
-        drift = self._clock.drift()
-        if abs(drift - self._drift) > JUMP:
-            jumped, self._drift = drift - self._drift, drift
-            log.warning("the clock was set by %.1f seconds", jumped)
-            await self._jumped(jumped)
+        """Tell when the clock was set. If it was set back, what is due is written down anew, in its time."""
+        self._continuity.check()
+        jumps = self._continuity.jumps
+        while jumps:
+            await self._jumped(jumps[0])
+            if jumps.pop(0) < 0:
+                await self._look_again()
+
+    async def _look_again(self) -> None:
+        """Look at every channel that is due at some time, which a clock that was set back reaches too late."""
+        try:
+            for status in OPEN:
+                after_id = ""
+                while page := await self._store.channels(status=status, after=after_id, limit=AT_ONCE):
+                    await asyncio.gather(*(self._look_at(Due(row.channel_id, row.due)) for row in page if row.due))
+                    after_id = page[-1].channel_id
+        except AntiphonError as error:
+            log.warning("deadlines could not be moved with the clock: %s", error)
+        self._next = NEVER
+        await self._ask_store()
 
     async def _fire(self) -> None:
         try:

@@ -9,23 +9,27 @@ from antiphon.core.codec import Malformed, as_type
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import plainly, shown
-from antiphon.guards.silence import CLOCKS, HANDLERS
+from antiphon.guards.silence import CLOCKS, HANDLERS, Within
 from antiphon.orchestration.adapters import ACKS, RUNS
 
 FIELDS = Expectation.__struct_fields__
 
 
-def expectations_for(kind: type[Adapter], entries: Iterable[object]) -> list[Expectation]:
+def expectations_for(kind: type[Adapter], entries: Iterable[object]) -> list[Within]:
     """What a channel expects: its own words, and the adapter's for every name it does not mention."""
     given = [_expectation(entry) for entry in entries]
     named = {expectation.name for expectation in given}
     everything = {expectation.name for expectation in (*given, *kind.expectations)}
-    if ACKS.name not in everything:
-        given.append(ACKS)
+    common = [] if ACKS.name in everything else [ACKS]
     if everything.isdisjoint({RUNS.name, "reply_within"}):
-        given.append(RUNS)
+        common.append(RUNS)
     defaults = [known(expectation) for expectation in kind.expectations if expectation.name not in named]
-    return [expectation for expectation in (*defaults, *given) if expectation.seconds > 0]
+    watched = [
+        *(Within(expectation, is_default=True) for expectation in defaults),
+        *(Within(expectation) for expectation in given),
+        *(Within(expectation, is_default=True) for expectation in common),
+    ]
+    return [within for within in watched if within.expectation.seconds > 0]
 
 
 def known(wanted: Expectation) -> Expectation:

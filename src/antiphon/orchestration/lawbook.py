@@ -17,7 +17,7 @@ from antiphon.core.rules import Adapter
 from antiphon.core.words import shown, told
 from antiphon.guards.handoffs import MOST_HOPS, HandoffLimit
 from antiphon.guards.membership import Membership, TurnOrder
-from antiphon.guards.silence import LifeSpan, Within
+from antiphon.guards.silence import LifeSpan
 from antiphon.guards.writers import Writers
 from antiphon.orchestration.adapters import Consulting, Conversation, Discussion, Quiet
 from antiphon.orchestration.expectations import expectations_for
@@ -80,7 +80,7 @@ def laws_for(channel_type: str, knobs: Json) -> Laws:
         guards.append(Writers(writers))
     guards.append(LifeSpan())
     expected = _list("expectations", knobs.get("expectations"), of="expectations")
-    guards.extend(Within(expectation) for expectation in expectations_for(kind, expected))
+    guards.extend(expectations_for(kind, expected))
     return Laws(_made(kind, knobs), guards)
 
 

@@ -39,6 +39,7 @@ from antiphon.hub.audit import AUDIT, Audit
 from antiphon.hub.causation import check_causation
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
+from antiphon.hub.continuity import Continuity
 from antiphon.hub.directory import REGISTRY, Directory
 from antiphon.hub.feed import Feed
 from antiphon.hub.ids import TimeOrderedIds
@@ -69,8 +70,11 @@ class Desk:
         self._loop = asyncio.get_running_loop()
         self.new_id = TimeOrderedIds()
         self.feed = Feed()
-        self.timers = Timers(store, clock, owner=self.new_id(), look=self._look, jumped=self._clock_jumped)
-        around = Surroundings(store, clock, self.new_id, self.feed, self.timers.armed, self._damaged, self._owing)
+        self.continuity = Continuity(store, clock, woken=self._clock_set)
+        self.timers = Timers(store, self.continuity, owner=self.new_id(), look=self._look, jumped=self._clock_jumped)
+        around = Surroundings(
+            store, self.continuity, self.new_id, self.feed, self.timers.armed, self._damaged, self._owing
+        )
         self.channels = Channels(around, laws_for)
         own = laws_for("system", {})
         self.directory = Directory(OwnChannel(REGISTRY, self.channels, laws=own, new_id=self.new_id))
@@ -79,6 +83,7 @@ class Desk:
         self.agents: dict[str, Declaration] = {}
         """The agents registered in this hub, whose turns it runs."""
         self.dispatch = Dispatch(engine, store, self.channels, agents=self.agents)
+        self.continuity.is_unattended = self._is_unattended
         self.acceptors: dict[str, Accept | None] = {}
         """Those registered in this hub, and how they decide on invitations."""
         self.seated: dict[str, str] = {}
@@ -102,9 +107,11 @@ class Desk:
             return
         await self.directory.load()
         await self.keys.load()
+        await self.continuity.begin()
         self._opened = True
         await self.timers.begin()
         self.spawn(self.timers.run(), "timers")
+        self.spawn(self.continuity.run(), "continuity")
         if self.engine is not None:
             turns = turns_at(
                 Place(
@@ -339,6 +346,17 @@ class Desk:
 
     async def _look(self, channel_id: str) -> None:
         await (await self.channels.get(channel_id)).look()
+
+    def _is_unattended(self, channel_id: str) -> bool:
+        """Whether an agent owes a turn here that no hub runs: this one runs none, and no other has the store."""
+        if self.engine is not None or self.store.caps.many_hubs:
+            return False
+        live = self.channels.loaded(channel_id)
+        return live is not None and bool(live.state.owed)
+
+    def _clock_set(self, seconds: float) -> None:
+        self.channels.clock_set(seconds)
+        self.timers.wake()
 
     async def _clock_jumped(self, seconds: float) -> None:
         try:

@@ -33,6 +33,7 @@ from antiphon.core.events import (
     Seat,
     data_of,
 )
+from antiphon.core.evolve import TASK_SECONDS
 from antiphon.core.ids import derived_id
 from antiphon.core.instants import Instant, after
 from antiphon.core.state import State
@@ -57,8 +58,6 @@ END = "end"
 """What the ends of a task are known by: there is one."""
 IN_ITS_OWN_TIME: Json = {"name": "reply_within", "seconds": 0, "handler": "auto_close"}
 """What is expected of a task that has a time to live: nothing else."""
-REPLY_WITHIN = 600.0
-"""For how many seconds a task without a time to live is waited for, as `consulting` expects."""
 RETRY = 1.0
 """After how many seconds something is tried again that the store could not do."""
 
@@ -125,7 +124,7 @@ class Tasks:
             raise UsageError(f"{DEEPEST} tasks stand inside each other already, the limit; do it without another")
         await self._check(task)
         report = _Report(desk, parent, task)
-        await report.start(after(desk.clock.now(), task.ttl or REPLY_WITHIN))
+        await report.start(after(desk.clock.now(), task.ttl or TASK_SECONDS))
         child = await self._child(task, depth)
         if await _said_first(child) != task.text:
             await self._dropped(task, "conflict")

@@ -21,6 +21,7 @@ from antiphon.core.state import ENDED
 from antiphon.store.bell import Bell
 from antiphon.store.now import SystemNow
 from antiphon.store.protocol import (
+    SKEW,
     Appended,
     ChannelRow,
     Due,
@@ -105,6 +106,8 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self._names: list[str] = []
         self._places: list[tuple[str, int]] = []
         self._leases: dict[str, Lease] = {}
+        self._attended: tuple[Instant, Instant] = (NEVER, NEVER)
+        """Since when hubs have been open without a break, and until when that was noted."""
         self._bell = Bell()
         self._closed = False
 
@@ -251,7 +254,7 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         """Take or renew; None while somebody else holds it."""
         self._check_open()
         now, held = self._clock.now(), self._leases.get(name)
-        if held is not None and held.owner != owner and held.until > now:
+        if held is not None and held.owner != owner and now < held.until <= later(now, ttl + SKEW):
             return None
         epoch = 1 if held is None else held.epoch + (held.owner != owner)
         self._leases[name] = lease = Lease(name, owner, epoch, later(now, ttl))
@@ -272,12 +275,20 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         free = [
             (log.row.due, name)
             for name, log in self._channels.items()
-            if NEVER < log.row.due <= now and log.held_until <= clock
+            if NEVER < log.row.due <= now and not clock < log.held_until <= later(clock, ttl + SKEW)
         ]
         taken = [Due(name, at) for at, name in sorted(free)[:limit]]
         for due in taken:
             self._channels[due.channel_id].held_until = later(clock, ttl)
         return taken
+
+    async def attend(self, ttl: float) -> Instant:
+        """Note that a hub is open; since when one has been, without a break."""
+        self._check_open()
+        now, (since, until) = self._clock.now(), self._attended
+        since = since if now <= until <= later(now, ttl + SKEW) else now
+        self._attended = since, later(now, ttl)
+        return since
 
     async def next_due(self) -> Instant:
         """The earliest instant at which `take_due` may give a channel."""

@@ -29,6 +29,9 @@ import msgspec
 from antiphon.core.envelope import Envelope
 from antiphon.core.instants import Instant
 
+SKEW = 60.0
+"""By how many seconds the clocks of two hubs may differ. One that is further ahead was set back since."""
+
 Survives = Literal["nothing", "process", "power", "node"]
 
 
@@ -195,7 +198,12 @@ class Leases(Protocol):
     """Who looks after what, for now."""
 
     async def lease(self, name: str, owner: str, ttl: float) -> Lease | None:
-        """Take or renew; None while somebody else holds it."""
+        """Take or renew; None while somebody else holds it.
+
+        One name is always leased for the same `ttl`. So a lease that ends later than that from now, by more than
+        `SKEW`, was given before the clock was set back, and has ended; the same holds for a channel that `take_due`
+        has given.
+        """
         ...
 
     async def release(self, lease: Lease) -> None: ...
@@ -204,6 +212,14 @@ class Leases(Protocol):
         """Channels due at `now`, earliest first, each given to one owner for `ttl` seconds.
 
         Who was given a channel settles it by writing another `due`; otherwise it comes again after that time.
+        """
+        ...
+
+    async def attend(self, ttl: float) -> Instant:
+        """Note that a hub is open for the next `ttl` seconds; since when one has been, without a break.
+
+        That is now, if no note lasts; a note that lasts longer than `ttl` from now, by more than `SKEW`, was made
+        before the clock was set back, and does not count. Hubs that share a store call this again and again.
         """
         ...
 

@@ -221,6 +221,10 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         claim = leases.Claim(owner, self._clock.now(), ttl)
         return await self._write(leases.take_due, now, claim=claim, limit=limit)
 
+    async def attend(self, ttl: float) -> Instant:
+        """Note that a hub is open; since when one has been, without a break."""
+        return await self._write(leases.attend, self._clock.now(), ttl=ttl)
+
     async def next_due(self) -> Instant:
         """The earliest instant at which `take_due` may give a channel."""
         return await self._read(leases.read_next_due)

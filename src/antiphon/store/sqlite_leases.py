@@ -12,7 +12,7 @@ from typing import NamedTuple
 from antiphon.core.codec import Malformed, as_type
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
-from antiphon.store.protocol import Due, Lease
+from antiphon.store.protocol import SKEW, Due, Lease
 from antiphon.store.sqlite_connection import Connection, one, text_of
 
 log = logging.getLogger("antiphon.store")
@@ -25,7 +25,7 @@ _PUT_LEASE = """
 _RELEASE = "UPDATE lease SET until = '' WHERE tenant = ? AND name = ? AND epoch = ?"
 _FREE = """
     SELECT CAST(channel AS BLOB), CAST(due AS BLOB) FROM channel
-    WHERE tenant = ? AND due <> '' AND due <= ? AND held <= ?
+    WHERE tenant = ? AND due <> '' AND due <= ? AND (held <= ? OR held > ?)
     ORDER BY due, channel LIMIT ?
 """
 _HOLD = "UPDATE channel SET held = ? WHERE tenant = ? AND channel = ?"
@@ -35,6 +35,10 @@ _NEXT_FREE = """
 _NEXT_HELD = """
     SELECT coalesce(min(max(due, held)), '') FROM channel WHERE tenant = ? AND due <> '' AND held <> ''
 """
+
+
+ATTENDED = "hubs"
+"""The name of the note that hubs are open."""
 
 
 class Claim(NamedTuple):
@@ -51,7 +55,7 @@ def take_lease(connection: Connection, tenant: str, name: str, *, claim: Claim) 
     epoch = 1
     if found is not None:
         owner, epoch, until = as_type(found, tuple[str, int, str])
-        if owner != claim.owner and until > claim.now:
+        if owner != claim.owner and claim.now < until <= later(claim.now, claim.ttl + SKEW):
             return None
         epoch += owner != claim.owner
     lease = Lease(name, claim.owner, epoch, later(claim.now, claim.ttl))
@@ -66,11 +70,26 @@ def release_lease(connection: Connection, tenant: str, lease: Lease) -> None:
 
 def take_due(connection: Connection, tenant: str, due_at: Instant, *, claim: Claim, limit: int) -> list[Due]:
     """Channels due at an instant that nobody holds, earliest first."""
-    found = connection.execute(_FREE, (tenant, due_at, claim.now, limit)).fetchall()
+    too_late = later(claim.now, claim.ttl + SKEW)
+    found = connection.execute(_FREE, (tenant, due_at, claim.now, too_late, limit)).fetchall()
     taken = list(_readable(as_type(found, list[tuple[bytes, bytes]])))
     until = later(claim.now, claim.ttl)
     connection.executemany(_HOLD, [(until, tenant, due.channel_id) for due in taken])
     return taken
+
+
+def attend(connection: Connection, tenant: str, now: Instant, *, ttl: float) -> Instant:
+    """Note that a hub is open; since when one has been, without a break.
+
+    The note is a lease that nobody owns: where the owner of a lease stands, there is since when.
+    """
+    since = now
+    found = one(connection, _LEASE, (tenant, ATTENDED))
+    if found is not None:
+        noted, _, lasts = as_type(found, tuple[str, int, str])
+        since = noted if now <= lasts <= later(now, ttl + SKEW) else now
+    connection.execute(_PUT_LEASE, (tenant, ATTENDED, since, 0, later(now, ttl)))
+    return since
 
 
 def _readable(found: Sequence[tuple[bytes, bytes]]) -> Iterator[Due]:

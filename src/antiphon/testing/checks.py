@@ -14,7 +14,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from antiphon.testing.envelopes import OpenStore
-from antiphon.testing.index_checks import check_due, check_index, check_leases, check_marks, check_snapshots
+from antiphon.testing.index_checks import (
+    check_attendance,
+    check_clock_set_back,
+    check_due,
+    check_index,
+    check_leases,
+    check_marks,
+    check_snapshots,
+)
 from antiphon.testing.log_checks import (
     check_abandoned_calls,
     check_all_or_nothing,
@@ -44,6 +52,8 @@ STORE_CHECKS: tuple[Callable[[OpenStore], Awaitable[None]], ...] = (
     check_limits,
     check_arguments,
     check_leases,
+    check_clock_set_back,
+    check_attendance,
     check_due,
     check_index,
     check_marks,

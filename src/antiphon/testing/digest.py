@@ -23,6 +23,7 @@ from antiphon.core.events import (
     EV_CALL_RETRIED,
     EV_CALL_STARTED,
     EV_CHANNEL_CREATED,
+    EV_DEADLINE_EXTENDED,
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
     EV_TURN_CLAIMED,
@@ -34,7 +35,9 @@ from antiphon.core.events import (
 
 UNTOLD = frozenset({"mark", "delta_ms", "until"})
 """Data that only says when something was."""
-ATTEMPTS = frozenset({EV_TURN_CLAIMED, EV_TURN_RELEASED, EV_TURN_DELAYED, EV_CALL_RETRIED})
+ATTEMPTS = frozenset(
+    {EV_TURN_CLAIMED, EV_TURN_RELEASED, EV_TURN_DELAYED, EV_CALL_RETRIED, EV_DEADLINE_EXTENDED}
+)
 CALLS = frozenset({EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_DOUBTED, EV_CALL_CLEARED})
 TASKS = TASK_ENDS | {EV_TASK_STARTED, EV_TASK_PROGRESS}
 TURN = "turn"

@@ -28,6 +28,32 @@ async def check_leases(open_store: OpenStore) -> None:
         hold(third.epoch > second.epoch, "G9: a new owner has a higher epoch")
 
 
+async def check_clock_set_back(open_store: OpenStore) -> None:
+    """G9: what was held for longer than anybody holds it now was held before the clock was set back, and is free."""
+    async with opened(open_store) as store:
+        name, channel = new_id(), new_id()
+        await _leased(store, name, "a", promise="G9: a free lease is given")
+        hold(await store.lease(name, "b", 60) is not None, "G9: a lease that ends later than it could has ended")
+        await store.append(channel, said(channel, 1), expected=0, due=AT)
+        await store.take_due("a", now=AT, limit=1000, ttl=3600)
+        again = await store.take_due("b", now=AT, limit=1000, ttl=60)
+        hold(channel in [due.channel_id for due in again], "G9: a channel that is held for too long is given")
+        await store.mark(channel, due=NEVER)
+
+
+async def check_attendance(open_store: OpenStore) -> None:
+    """G9: hubs have been open since the first of them said so after a break."""
+    async with opened(open_store) as store:
+        first = await store.attend(3600)
+        hold(await store.attend(3600) == first, "G9: while a note lasts, hubs have been open since before it")
+        await asyncio.sleep(0.001)
+        later = await store.attend(60)
+        hold(later > first, "G9: a note that lasts for too long was made before the clock was set back")
+        await store.attend(0)
+        await asyncio.sleep(0.001)
+        hold(await store.attend(60) > later, "G9: when no note lasts, hubs are open from now on")
+
+
 async def _leased(store: Store, name: str, owner: str, *, promise: str) -> Lease:
     lease = await store.lease(name, owner, 3600)
     if lease is None:
