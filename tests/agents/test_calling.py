@@ -409,6 +409,8 @@ CANCELLED = "CancelledError: something that the tool waited for was cancelled"
         (asyncio.CancelledError("by myself"), "CancelledError: by myself"),
         (GeneratorExit(), "GeneratorExit: "),
         (Odd("oh"), "Odd: oh"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt("enough"), "KeyboardInterrupt: enough"),
     ],
     ids=repr,
 )
@@ -439,19 +441,6 @@ async def test_a_task_of_the_tool_that_is_cancelled_is_a_failure_of_the_call() -
     assert await result(wait) == Returned(CANCELLED, failed=True)
 
 
-@pytest.mark.parametrize("ends", [KeyboardInterrupt])
-async def test_what_ends_the_program_ends_it(ends: type[BaseException]) -> None:
-    async def later() -> None:
-        raise ends
-
-    def now() -> None:
-        raise ends
-
-    for function in (later, now):
-        with pytest.raises(ends):  # in this very task: from another it would end the loop
-            await result(function)
-
-
 def test_a_call_that_is_given_up_with_its_task_is_no_failure() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
@@ -461,8 +450,12 @@ def test_a_call_that_is_given_up_with_its_task_is_no_failure() -> None:
 
     async def begin() -> None:
         call.send(None)
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
 
     loop.run_until_complete(begin())
+    loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     call.close()  # RuntimeError if it went on
     assert call.cr_frame is None

@@ -61,15 +61,14 @@ class Tracer:
         return [span for span in self.spans if span.name == name]
 
     def tree(self) -> list[str]:
-        """The names of all spans, each indented below its parent."""
-        spans = self.spans
-        known = {context_of(span).span_id: span for span in spans}
+        """The names of all spans, each indented below its parent, and before whatever began after that parent."""
+        known = {context_of(span).span_id: span for span in self.spans}
 
-        def depth(span: ReadableSpan) -> int:
+        def place(span: ReadableSpan) -> tuple[int, ...]:
             parent = known.get(span.parent.span_id) if span.parent is not None else None
-            return 0 if parent is None else 1 + depth(parent)
+            return (*(place(parent) if parent is not None else ()), span.start_time or 0)
 
-        return [f"{'  ' * depth(span)}{span.name}" for span in spans]
+        return [f"{'  ' * (len(place(span)) - 1)}{span.name}" for span in sorted(known.values(), key=place)]
 
 
 def context_of(span: ReadableSpan) -> trace.SpanContext:

@@ -1,7 +1,7 @@
 """Calling a tool: its arguments checked, the call made, what it returned turned into what a model reads.
 
-Rule 1: whatever a tool does, the outcome is a `Returned`. Only what comes from outside passes through: a cancellation
-        of the call itself, and the end of the program.
+Rule 1: whatever a tool does, the outcome is a `Returned`. Only a cancellation of the call itself, from outside, passes
+        through: a tool runs in a task of its own, so nothing that it raises can be taken for one.
 Rule 2: a function that is not async never runs on the loop; it gets a copy of the caller's context variables, and holds
         up neither another call nor the end of the program.
 Rule 3: what failed says so in words that help the model, or the person who wrote the tool.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -20,8 +21,8 @@ from contextvars import copy_context
 import msgspec
 
 from antiphon.agents.arguments import EMPTY
+from antiphon.agents.isolation import Raised, outcome_of
 from antiphon.agents.messages import NO_USAGE, Call, Usage
-from antiphon.agents.nesting import ENDS, is_from_outside
 from antiphon.agents.results import Finish, Handoff, NotDone, Transfer
 from antiphon.agents.schema import from_model, to_model
 from antiphon.agents.signature import CHANNEL, CONTEXT, IDEMPOTENCY_KEY, Function
@@ -29,6 +30,8 @@ from antiphon.agents.tool import Tool
 from antiphon.core.codec import copied
 from antiphon.core.events import Json
 from antiphon.core.words import LONGEST_STORY, plainly, shown, storable, told
+
+log = logging.getLogger("antiphon.engine")
 
 MAX_RESULT = 128 * 1024
 """How many bytes of text a result may have."""
@@ -43,6 +46,8 @@ class Given(msgspec.Struct, frozen=True):
     channel: object
     context: Json
     idempotency_key: str
+    caller: str = ""
+    """The agent and the channel that the call is made for, as the log of the process names them."""
 
 
 class Returned(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,12 +72,6 @@ class Returned(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class BadArguments(ValueError):
     """The arguments do not fit the tool. The message tells the model what to change."""
-
-
-class _Raised(msgspec.Struct, frozen=True):
-    """A value that stands for an error, which not every road takes: no future holds a StopIteration."""
-
-    error: BaseException
 
 
 def refused(text: str) -> Returned:
@@ -120,7 +119,7 @@ def bound_call(tool: Tool, call: Call) -> dict[str, object]:
 
 async def called(tool: Tool, arguments: Mapping[str, object], given: Given) -> Returned:
     """Call the tool with arguments that were `bound`."""
-    value = await _value(tool.function, _injected(tool.injected, arguments, given))
+    value = await _value(tool.function, _injected(tool.injected, arguments, given), _label(tool, given))
     return _returned(value)
 
 
@@ -131,8 +130,9 @@ async def reconciled(tool: Tool, arguments: Mapping[str, object], given: Given) 
     """
     if tool.reconcile is None:
         return refused("It is not known whether the call took effect: the tool has no way to find out.")
-    value = await _value(tool.reconcile, _injected(tool.reconcile_injected, arguments, given))
-    if isinstance(value, _Raised):
+    name = f"the reconcile function of {_label(tool, given)}"
+    value = await _value(tool.reconcile, _injected(tool.reconcile_injected, arguments, given), name)
+    if isinstance(value, Raised):
         return refused(f"It is not known whether the call took effect: {_why(value.error)}")
     return value if isinstance(value, NotDone) else _returned(value)
 
@@ -184,25 +184,24 @@ def _injected(injected: Mapping[str, str], arguments: Mapping[str, object], give
     return {**arguments, **{parameter: gifts[what] for parameter, what in injected.items()}}
 
 
-async def _value(function: Function, arguments: dict[str, object]) -> object:
-    """What the function returned, or the error that it raised."""
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
+def _label(tool: Tool, given: Given) -> str:
+    return f"tool {tool.name!r}{given.caller and f' of {given.caller}'}"
+
+
+async def _value(function: Function, arguments: dict[str, object], name: str) -> object:
+    """The value that the function returns, or the error that it raises."""
+
+    async def run() -> object:
         if inspect.iscoroutinefunction(function):
-            value = _attempted(function, arguments)
+            value: object = function(**arguments)
         else:
-            value = await _apart(function, arguments)
-        if isinstance(value, _Raised) and isinstance(value.error, ENDS):
-            raise value.error
+            value = await _apart(function, arguments, name)
         return await value if inspect.isawaitable(value) else value
-    except BaseException as error:  # a tool is anybody's code
-        if is_from_outside(error, task, before):
-            raise
-        return _Raised(error)
+
+    return await outcome_of(run, name)
 
 
-async def _apart(function: Function, arguments: dict[str, object]) -> object:
+async def _apart(function: Function, arguments: dict[str, object], name: str) -> object:
     """Call the function off the loop. It has a thread to itself: in a pool, calls would wait for each other.
 
     A thread cannot be stopped. When nobody waits any more, what it returns is dropped, and it does not keep the
@@ -221,19 +220,19 @@ async def _apart(function: Function, arguments: dict[str, object]) -> object:
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(deliver, value)
 
-    threading.Thread(target=work, name=f"antiphon tool {_name_of(function)}", daemon=True).start()
-    return await outcome
-
-
-def _name_of(function: Function) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
+    threading.Thread(target=work, name=name, daemon=True).start()
+    try:
+        return await outcome
+    except asyncio.CancelledError:
+        log.warning("%s was cancelled and still runs in its thread; its result is dropped", name)
+        raise
 
 
 def _attempted(function: Function, arguments: dict[str, object]) -> object:
     try:
         return function(**arguments)
     except BaseException as error:  # a tool is anybody's code
-        return _Raised(error)
+        return Raised(error)
 
 
 def _why(error: BaseException) -> str:
@@ -245,7 +244,7 @@ def _why(error: BaseException) -> str:
 
 def _returned(value: object) -> Returned:
     match value:
-        case _Raised(error=error):
+        case Raised(error=error):
             return refused(_why(error))
         case Handoff() | Finish():
             return _routed(value)

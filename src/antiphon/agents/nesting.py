@@ -1,4 +1,4 @@
-"""Which turn the running code belongs to, and what user code may raise.
+"""Which turn the running code belongs to.
 
 A tool may ask another agent, and that one another. Whoever asks says from which turn, so that nobody waits for itself.
 """
@@ -7,16 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
-from antiphon.core.words import told
-
 T = TypeVar("T")
-
-ENDS = KeyboardInterrupt
-"""What ends the program, whoever raises it. That somebody's code wants to exit is its own affair."""
 
 Lane = tuple[str, str]
 """A channel, and the agent whose turn it is there."""
@@ -64,39 +58,3 @@ async def waiting_for_others(work: Awaitable[T]) -> T:
         raise
     await run.reclaim()
     return result
-
-
-class Interrupted(Exception):
-    """Somebody's code ended itself in a way that is not meant for others."""
-
-
-async def contained(work: Awaitable[T]) -> T:
-    """What it comes to. A cancellation of its own making, or a signal of another kind, becomes an ordinary error."""
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
-        return await work
-    except BaseException as error:
-        if isinstance(error, Exception) or is_from_outside(error, task, before):
-            raise
-        raise Interrupted(told(error)) from error
-
-
-def is_from_outside(error: BaseException, task: asyncio.Task[object] | None, before: int) -> bool:
-    """Whether this is no failure of somebody's code: it was cancelled, is given up with its task, or the program ends.
-
-    A cancellation that nobody asked of this task is the code's own: something that it waited for was cancelled.
-    """
-    match error:
-        case asyncio.CancelledError():
-            return task is None or task.cancelling() > before
-        case GeneratorExit():
-            return _running_task() is not task
-        case _:
-            return isinstance(error, ENDS)
-
-
-def _running_task() -> asyncio.Task[object] | None:
-    with suppress(RuntimeError):  # no loop is running
-        return asyncio.current_task()
-    return None

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol, TypeGuard, cast
 
 import msgspec
 
-from antiphon.agents.nesting import ENDS
 from antiphon.agents.schema import from_model, schema_of
 from antiphon.agents.signature import Visible
 from antiphon.core.codec import Malformed, check_json, copied, parsed
@@ -78,8 +77,6 @@ class Output(msgspec.Struct, frozen=True):
         try:
             return self._value(_bare(text))
         except BaseException as error:  # the checks of a type are anybody's code
-            if isinstance(error, ENDS):
-                raise
             raise ValueError(_said(_faults(error))) from error
 
 

@@ -10,8 +10,8 @@ import msgspec
 
 from antiphon.agents.declaration import Prompt
 from antiphon.agents.history import History
+from antiphon.agents.isolation import contained
 from antiphon.agents.messages import NO_USAGE, Reply, Usage
-from antiphon.agents.nesting import contained
 from antiphon.agents.progress import Path
 from antiphon.agents.replies import one_reply
 from antiphon.agents.team import Member, shown_path
@@ -96,7 +96,7 @@ class Entrance:
         await book.start([CallStarted(book.turn_id, index, SUMMARY, digest_of(due), agent=book.named(wanted.path))])
         asking = Asking(book, wanted, model=view.summarise, limits=owner.declaration.limits)
         try:
-            reply = await asking.answer(lambda: _summary_of(view, due))
+            reply = await asking.answer(lambda: _summary_of(view, due, f"the summary of {book.caller(owner.path)}"))
         except Unanswered as error:
             raise self._given_up(index, str(error)) from error
         try:
@@ -116,15 +116,15 @@ class Entrance:
         if isinstance(prompt, str):
             return prompt
         await self._book.claim()  # before anything of the agent's own runs
-        return await _rendered(prompt, shown)
+        return await _rendered(prompt, shown, f"the system prompt of {self._book.caller(member.path)}")
 
 
-async def _summary_of(view: SummarisedTranscript, due: Sequence[Message]) -> Reply:
+async def _summary_of(view: SummarisedTranscript, due: Sequence[Message], name: str) -> Reply:
     async def run() -> object:
         given = view.summarise(due)
         return await given if isawaitable(given) else given
 
-    value = await contained(run())
+    value = await contained(run, name)
     reply = Reply(value) if isinstance(value, str) else one_reply(value)
     if not reply.text:
         raise ValueError("the summary is empty")
@@ -140,7 +140,7 @@ def _recordable(summed: Summed) -> Summed:
     return as_type(plain_data(summed), Summed)
 
 
-async def _rendered(prompt: Prompt, shown: Sequence[Message]) -> str:
+async def _rendered(prompt: Prompt, shown: Sequence[Message], name: str) -> str:
     """The system prompt. What a user's function raises fails the turn with its words."""
     assert not isinstance(prompt, str), "a text needs no rendering"
 
@@ -149,7 +149,7 @@ async def _rendered(prompt: Prompt, shown: Sequence[Message]) -> str:
         return await rendered if isawaitable(rendered) else rendered
 
     try:
-        text = await contained(render())
+        text = await contained(render, name)
     except Exception as error:
         raise Failing("prompt_error", told(error)) from error
     if not isinstance(text, str):

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 
+from antiphon.agents.isolation import end_left_behind, left_running
 from antiphon.agents.nesting import Lane
 from antiphon.core.errors import StoreError
 from antiphon.core.instants import Instant, after
@@ -51,6 +52,8 @@ class LocalEngine:
         """Jobs that are tried again when their time has come."""
         self._cancelled: set[Attempt] = set()
         """Attempts that are still clearing up. Their jobs are forgotten, and may have been submitted anew."""
+        self._left: set[asyncio.Task[None]] = set()
+        """User code that ignores its cancellation."""
         self._stopping = False
 
     async def serve(self, handler: Handler) -> None:
@@ -121,6 +124,7 @@ class LocalEngine:
             _, left = await asyncio.wait(tasks, timeout=CLEARING_UP)
             for task in left:
                 log.error("%s does not stop; it is left behind", task.get_name())
+        await end_left_behind(self._left)
         await self._tenure.let_go()
 
     def _start(self, lane: Lane) -> None:
@@ -138,6 +142,7 @@ class LocalEngine:
         task.add_done_callback(lambda _: self._ended(lane, attempt))  # for one that was cancelled before it began
 
     async def _attempt(self, handler: Handler, attempt: Attempt) -> None:
+        left_running.set(self._left)
         try:
             await self._tried(handler, attempt)
         except BaseException:

@@ -141,6 +141,10 @@ class Book:
         if len(self.team.members) > 1:
             self.notes.agent = shown_path(path)
 
+    def caller(self, path: Path) -> str:
+        """Who makes a call, as the log of the process names it."""
+        return f"agent {path[-1]!r} in channel {self.channel_id}"
+
     def named(self, path: Path) -> str:
         """Who makes a call, as the journal keeps it: nothing, if that is whoever has the turn."""
         return shown_path(path) if len(path) > 1 else ""

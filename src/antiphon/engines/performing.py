@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from inspect import isawaitable
 from typing import TypeVar
 
+from antiphon.agents.isolation import contained
 from antiphon.agents.messages import Reply, Request, Streams
-from antiphon.agents.nesting import contained
 from antiphon.agents.progress import YOURS, Changes, Path, Progress, changes_between
 from antiphon.agents.replies import one_reply
 from antiphon.agents.team import Member
@@ -85,7 +85,8 @@ class Performance:
         await book.start([CallStarted(book.turn_id, wanted.index, MODEL, digest, agent=book.named(wanted.path))])
         asking = Asking(book, wanted, model=member.declaration.model, limits=member.declaration.limits)
         try:
-            answer = await asking.answer(lambda: contained(self._heard(wanted, member, asking)))
+            name = f"the model of {book.caller(wanted.path)}"
+            answer = await asking.answer(lambda: contained(lambda: self._heard(wanted, member, asking), name))
         except Unanswered as error:
             reason = "model_timeout" if error.timed_out else "model_error"
             raise self._given_up(wanted.index, reason, str(error)) from error
@@ -163,7 +164,8 @@ class Performance:
 
         before = wanted.progress.detached()  # what it is given it may change in place
         try:
-            after = await contained(run())
+            name = f"step {wanted.name!r} of {self._book.caller(wanted.progress.path)}"
+            after = await contained(run, name)
         except Exception as error:
             raise Failing("step_error", f"{wanted.name}: {told(error)}") from error
         if not wanted.waits and inspect.iscoroutine(after):

@@ -267,7 +267,8 @@ class ToolCalls:
         return TurnChannel(self._state, speaker, book.means.judge, before=self.context, standing=standing)
 
     def _given(self, ready: Ready, channel: TurnChannel) -> Given:
-        return Given(channel=channel, context=channel.context_vars, idempotency_key=ready.key)
+        caller = self._book.caller(ready.wanted.path)
+        return Given(channel=channel, context=channel.context_vars, idempotency_key=ready.key, caller=caller)
 
 
 def _or_none(written: ContextSet) -> ContextSet | None:

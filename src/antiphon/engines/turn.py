@@ -34,6 +34,7 @@ from antiphon.core.turns import FENCED, Ending, Failure, owed_turn
 from antiphon.core.words import told
 from antiphon.engines.alarms import Alarms
 from antiphon.engines.entering import Entrance
+from antiphon.engines.lag import WATCH
 from antiphon.engines.manners import beginning, day_of, in_packets, packet_of, refusing, texts_of, view_of
 from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped, warned_in
 from antiphon.engines.notes import Fenced, Notes
@@ -115,7 +116,7 @@ class Turns:
         notes = Notes(live, turn, attempt.owner, clock=self._place.clock, new_id=self._place.new_id)
         if permit is not None:
             notes.progressed = permit.clear
-        with self._tracing.turn(live.state, turn, workflow=in_packets(live)) as trace:
+        with WATCH.watching(), self._tracing.turn(live.state, turn, workflow=in_packets(live)) as trace:
             await self._run(attempt, notes, agent, trace=trace)
 
     async def _run(self, attempt: Attempt, notes: Notes, agent: Declaration, *, trace: Trace) -> None:

@@ -1,0 +1,138 @@
+"""User code in a task of its own: tools, models, prompts, steps.
+
+Rule 1: a cancellation that reaches the waiting task comes from outside. One that the code causes, of itself or of
+        something it waits for, stays in the task of the code and is an ordinary failure.
+Rule 2: code that is cancelled has `CLEAN_UP` seconds to end. Code that still runs then is left behind, and a warning
+        names it.
+Rule 3: nothing but an ordinary error leaves the task. A KeyboardInterrupt or SystemExit that left it would end the
+        event loop, and with it every other turn, without a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from typing import Generic, TypeVar
+from weakref import WeakSet
+
+import msgspec
+
+from antiphon.core.words import told
+
+T = TypeVar("T")
+
+log = logging.getLogger("antiphon.engine")
+
+CLEAN_UP = 1.0
+"""How many seconds cancelled code may take to end."""
+
+isolated_tasks: WeakSet[asyncio.Task[None]] = WeakSet()
+"""The tasks of user code. The name of each says which code it is."""
+
+left_running: ContextVar[set[asyncio.Task[None]] | None] = ContextVar("left_running", default=None)
+"""Where the engine keeps the tasks of code that ignores its cancellation."""
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """An error as a value: a Future refuses a StopIteration, and a task lets a KeyboardInterrupt through."""
+
+    error: BaseException
+
+
+class Interrupted(Exception):
+    """User code ended itself with something that is no `Exception`, such as SystemExit."""
+
+
+class _Outcome(Generic[T]):
+    """The result of user code. It outlives a task that is cancelled in the step in which the code returns."""
+
+    def __init__(self) -> None:
+        self.value: T | Raised = Raised(asyncio.CancelledError())
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> None:
+        try:
+            self.value = await work()
+        except BaseException as error:  # user code may raise anything
+            self.value = Raised(error)
+
+
+async def outcome_of(work: Callable[[], Awaitable[T]], name: str) -> T | Raised:
+    """Run user code in a task of this name; the value it returns, or the error it raises.
+
+    Cancelling the caller cancels the code, and waits at most `CLEAN_UP` seconds for its end.
+    """
+    outcome: _Outcome[T] = _Outcome()
+    task = asyncio.create_task(outcome.run(work), name=name)
+    isolated_tasks.add(task)
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        await _stop(task)
+        raise
+    return outcome.value
+
+
+async def contained(work: Callable[[], Awaitable[T]], name: str) -> T:
+    """Run user code in a task of this name. Anything it raises that is no `Exception` becomes `Interrupted`."""
+    outcome = await outcome_of(work, name)
+    if not isinstance(outcome, Raised):
+        return outcome
+    if isinstance(outcome.error, Exception):
+        raise outcome.error
+    raise Interrupted(told(outcome.error)) from outcome.error
+
+
+async def end_left_behind(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """End code that ignores its cancellation, so that the event loop can close.
+
+    Its coroutine is closed, as Python closes one that is no longer used: GeneratorExit is raised where it waits, which
+    `except CancelledError` does not catch. Code that ignores this too is named in an error.
+    """
+    pending = [task for task in tasks if not task.done()]
+    if not pending:
+        return
+    for task in pending:
+        task.cancel()
+    _, stubborn = await asyncio.wait(pending, timeout=CLEAN_UP)
+    for task in stubborn:
+        _close(task)
+    if stubborn:
+        await asyncio.wait(stubborn, timeout=CLEAN_UP)
+
+
+def _close(task: asyncio.Task[None]) -> None:
+    coroutine = task.get_coro()
+    assert coroutine is not None, "a task that has not ended has a coroutine"
+    try:
+        coroutine.close()
+    except BaseException as error:  # user code may raise anything
+        log.error("%s cannot be ended (%s); it runs until the process ends", task.get_name(), told(error))
+        return
+    # The task does not know that its coroutine has ended. Waking it up tells it, with a RuntimeError of no meaning.
+    task.add_done_callback(_retrieve)
+    task.cancel()
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    try:
+        await asyncio.wait((task,), timeout=CLEAN_UP)
+    finally:
+        if not task.done():
+            _leave_behind(task)
+
+
+def _leave_behind(task: asyncio.Task[None]) -> None:
+    advice = "it should let CancelledError pass"
+    log.warning("%s was cancelled and still runs; its result is dropped; %s", task.get_name(), advice)
+    left = left_running.get()
+    if left is not None:
+        left.add(task)
+        task.add_done_callback(left.discard)
