@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Generic, TypeVar
-from weakref import WeakSet
+from typing import Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -27,9 +29,11 @@ log = logging.getLogger("antiphon.engine")
 
 CLEAN_UP = 1.0
 """How many seconds cancelled code may take to end."""
-
-isolated_tasks: WeakSet[asyncio.Task[None]] = WeakSet()
-"""The tasks of user code. The name of each says which code it is."""
+LAST_CHANCE = 0.25
+"""How many seconds code that was left behind may take to end when it is cancelled for the last time."""
+ATTEMPTS = 100
+THREAD = "antiphon "
+"""How the name of a thread begins that runs user code. Its name follows."""
 
 left_running: ContextVar[set[asyncio.Task[None]] | None] = ContextVar("left_running", default=None)
 """Where the engine keeps the tasks of code that ignores its cancellation."""
@@ -58,6 +62,10 @@ class _Outcome(Generic[T]):
             self.value = Raised(error)
 
 
+isolated_tasks: WeakKeyDictionary[asyncio.Task[None], _Outcome[object]] = WeakKeyDictionary()
+"""The tasks of user code. The name of each says which code it is."""
+
+
 async def outcome_of(work: Callable[[], Awaitable[T]], name: str) -> T | Raised:
     """Run user code in a task of this name; the value it returns, or the error it raises.
 
@@ -65,7 +73,7 @@ async def outcome_of(work: Callable[[], Awaitable[T]], name: str) -> T | Raised:
     """
     outcome: _Outcome[T] = _Outcome()
     task = asyncio.create_task(outcome.run(work), name=name)
-    isolated_tasks.add(task)
+    isolated_tasks[task] = cast("_Outcome[object]", outcome)
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:
@@ -88,28 +96,38 @@ async def end_left_behind(tasks: Iterable[asyncio.Task[None]]) -> None:
     """End code that ignores its cancellation, so that the event loop can close.
 
     Its coroutine is closed, as Python closes one that is no longer used: GeneratorExit is raised where it waits, which
-    `except CancelledError` does not catch. Code that ignores this too is named in an error.
+    `except CancelledError` does not catch. A coroutine that ignores this too is destroyed.
     """
     pending = [task for task in tasks if not task.done()]
     if not pending:
         return
     for task in pending:
         task.cancel()
-    _, stubborn = await asyncio.wait(pending, timeout=CLEAN_UP)
+    _, stubborn = await asyncio.wait(pending, timeout=LAST_CHANCE)
     for task in stubborn:
         _close(task)
     if stubborn:
-        await asyncio.wait(stubborn, timeout=CLEAN_UP)
+        await asyncio.wait(stubborn, timeout=LAST_CHANCE)
+
+
+def names_of_running() -> list[str]:
+    """The names of all user code that runs in this process now. Any thread may ask."""
+    tasks: set[str] = set()
+    for _ in range(ATTEMPTS):
+        with suppress(RuntimeError):  # the loop has begun or ended a task meanwhile
+            tasks = {task.get_name() for task in list(isolated_tasks) if not task.done()}
+            break
+    threads = {each.name for each in threading.enumerate() if each.name.startswith(f"{THREAD}tool ")}
+    return sorted(tasks | {name.removeprefix(THREAD) for name in threads})
 
 
 def _close(task: asyncio.Task[None]) -> None:
     coroutine = task.get_coro()
     assert coroutine is not None, "a task that has not ended has a coroutine"
-    try:
-        coroutine.close()
-    except BaseException as error:  # user code may raise anything
-        log.error("%s cannot be ended (%s); it runs until the process ends", task.get_name(), told(error))
-        return
+    coroutine.close()
+    # Code that ignores GeneratorExit lives on in the traceback of that error. It must be destroyed while the loop runs:
+    # without one, `while True: try: await … except: pass` would never wait again, and never end.
+    isolated_tasks[task].value = Raised(asyncio.CancelledError())
     # The task does not know that its coroutine has ended. Waking it up tells it, with a RuntimeError of no meaning.
     task.add_done_callback(_retrieve)
     task.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -14,14 +13,20 @@ import msgspec
 from antiphon.cli.options import shown_url
 from antiphon.cli.output import Cell, Output, output, write_json
 from antiphon.cli.program import Program, load
+from antiphon.cli.watchdog import Watchdog
 from antiphon.core.errors import UsageError
+from antiphon.engines.local import LocalEngine
+from antiphon.hub.clock import SystemClock
 from antiphon.runtime.agent import Agent
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
+from antiphon.server.limits import Limits
 from antiphon.server.serving import serving
+from antiphon.store.urls import open_store
 
 MEMORY = "memory:"
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+REQUESTS, CALLS = 0.5, 0.25
+"""Of the time that stopping may take: the share of the requests in progress, then that of the calls in progress."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -34,6 +39,8 @@ class Wishes(msgspec.Struct, frozen=True):
     host: str
     port: int
     as_json: bool
+    stop_within: float
+    """After how many seconds a process that was told to stop is ended by force."""
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -55,17 +62,17 @@ def host_program(wishes: Wishes) -> None:
 
 
 async def _serve(wishes: Wishes, program: Program | None) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stopping.set)
+    watchdog = Watchdog(wishes.stop_within)
     url = wishes.store or MEMORY
+    limits = Limits(stop_seconds=wishes.stop_within * REQUESTS)
     async with AsyncExitStack() as stack:
+        stack.enter_context(watchdog.listening())
         agents = await _agents(program, stack)
-        hub = await stack.enter_async_context(Hub.open(url, tenant=wishes.tenant))
+        hub = await _hub(url, wishes)
+        stack.push_async_callback(hub.close)
         for agent in agents:
             await hub.register(agent)
-        served = await stack.enter_async_context(serving(hub, host=wishes.host, port=wishes.port))
+        served = await stack.enter_async_context(serving(hub, host=wishes.host, port=wishes.port, limits=limits))
         names = [agent.name for agent in agents]
         begun = Begun(served.url, names, shown_url(url), keys_of(hub).guarded)
         if wishes.as_json:
@@ -73,7 +80,14 @@ async def _serve(wishes: Wishes, program: Program | None) -> None:
         else:
             _tell(begun, output())
         sys.stdout.flush()
-        await stopping.wait()
+        await watchdog.stopping.wait()
+
+
+async def _hub(url: str, wishes: Wishes) -> Hub:
+    clock = SystemClock()
+    store = await open_store(url, tenant=wishes.tenant, clock=clock)
+    engine = LocalEngine(store, clock, grace=wishes.stop_within * CALLS)
+    return await Hub.over(store, clock=clock, engine=engine)
 
 
 async def _agents(program: Program | None, stack: AsyncExitStack) -> tuple[Agent, ...]:

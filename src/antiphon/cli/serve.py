@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TypedDict, Unpack
+
 import click
 
 from antiphon.cli.options import VARIABLE, known_name, store_if_any
 from antiphon.server.limits import HOST, PORT
+
+STOP_WITHIN = 20.0
+"""How many seconds stopping may take, unless the command says otherwise."""
+
+
+class Listening(TypedDict):
+    """Where the server listens, and how long it may take to stop."""
+
+    host: str
+    port: int
+    stop_within: float
 
 
 @click.command()
@@ -29,9 +42,17 @@ from antiphon.server.limits import HOST, PORT
 @click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="Where to listen; others need keys.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 is any that is free.")
 @click.option(
+    "--stop-within",
+    type=click.FloatRange(1, 3600),
+    metavar="SECONDS",
+    default=STOP_WITHIN,
+    show_default=True,
+    help="End the process by force if it has not stopped so long after a signal.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help='One JSON document when it has begun: {"url": …, "agents": […], …}.'
 )
-def command(*, path: str | None, store: str | None, tenant: str, host: str, port: int, as_json: bool) -> None:
+def command(*, path: str | None, store: str | None, tenant: str, as_json: bool, **listening: Unpack[Listening]) -> None:
     """Serve the agents that the Python file FILE defines, and the channels of a store, over HTTP.
 
     FILE is as for `antiphon run`; without it there are channels alone. Agents are asked with POST
@@ -39,7 +60,8 @@ def command(*, path: str | None, store: str | None, tenant: str, host: str, port
     completions with POST /v1/chat/completions. GET /openapi.json describes everything else.
 
     While no key was ever made (`antiphon keys make`) only this machine is answered; from then on nobody without one.
-    SIGTERM and Ctrl-C stop it in good order; what was under way goes on when it is started again.
+    SIGTERM and Ctrl-C stop it within --stop-within seconds, whatever tools do; pending turns resume at the next start.
+    Exit codes: 0 stopped in good order, 1 ended by force or failed, 2 usage error.
 
     \b
     antiphon serve team.py --store team.db
@@ -47,4 +69,4 @@ def command(*, path: str | None, store: str | None, tenant: str, host: str, port
     """
     from antiphon.cli.hosting import Wishes, host_program
 
-    host_program(Wishes(path, store, tenant, host, port, as_json=as_json))
+    host_program(Wishes(path, store, tenant, as_json=as_json, **listening))
