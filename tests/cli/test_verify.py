@@ -141,7 +141,7 @@ def test_an_empty_file_is_no_store_yet(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     result = run("verify", str(tmp_path / "empty.db"))
     assert result.exit_code == 1
-    assert "is empty: there is no store in it yet" in result.stderr
+    assert "is empty: there is no store in it" in result.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["empty.db"]
 
 

@@ -7,7 +7,7 @@
     ├── UsageError          you called it wrongly      (BadName, BadUrl, UnknownParticipant, UnknownChannel,
     │                                                   RulesInvalid)
     ├── StoreError          the log could not be used  (Conflict, OutcomeUnknown, StoreUnavailable, StoreRefused,
-    │                                                   TooLarge, IdReused, LogCorrupt)
+    │                                                   StoreGone, TooLarge, IdReused, LogCorrupt)
     ├── ModelError          the model misbehaved       (ModelUnavailable, ModelRefused, ReplyMalformed)
     └── EngineError         a turn could not be run    (TurnFailed)
 
@@ -108,6 +108,13 @@ class StoreUnavailable(StoreError):
 
 class StoreRefused(StoreError):
     """The store cannot be used at all: foreign, newer, unreadable, or owned by another hub. Retrying does not help."""
+
+
+class StoreGone(StoreRefused):
+    """The file of the store was deleted, replaced or moved away while it was open. Put it back, and open the hub again.
+
+    Whether the call that met this was recorded is unknown: it may be in the file that was moved away.
+    """
 
 
 class TooLarge(StoreError):

@@ -13,7 +13,7 @@ from collections import deque
 
 from antiphon.agents.isolation import end_left_behind, left_running
 from antiphon.agents.nesting import Lane
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import StoreError, StoreGone
 from antiphon.core.instants import Instant, after
 from antiphon.core.words import told
 from antiphon.engines.alarms import Alarm, Alarms
@@ -158,6 +158,8 @@ class LocalEngine:
                 await handler(attempt)
             else:
                 attempt.again = after(self._clock.now(), SECONDS)
+        except StoreGone as error:  # for good: the turn is owed to whoever opens the store again
+            log.warning("job %s is given up: %s", attempt.job.job_id, error)
         except StoreError as error:
             attempt.again = after(self._clock.now(), RETRY)
             log.warning("job %s waits for the store: %s", attempt.job.job_id, error)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, StoreGone
 from antiphon.core.instants import NEVER, Instant, after
 from antiphon.hub.continuity import Continuity
 from antiphon.store.protocol import Due, Store
@@ -73,6 +73,8 @@ class Timers:
         retry = after(self._clock.now(), RETRY)
         try:
             found = await self._store.next_due()
+        except StoreGone:
+            return  # for good: there is nothing to try again
         except AntiphonError as error:
             log.warning("cannot read what is due: %s", error)
             found = retry

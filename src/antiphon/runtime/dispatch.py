@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from antiphon.agents.declaration import Declaration
-from antiphon.core.errors import StoreError
+from antiphon.core.errors import StoreError, StoreGone
 from antiphon.core.instants import after as later
 from antiphon.core.step import pending
 from antiphon.core.words import told
@@ -51,6 +51,8 @@ class Dispatch:
             try:
                 rows = await self._active(name)
                 break
+            except StoreGone:
+                return
             except StoreError as error:
                 log.warning("the turns that %s owes cannot be found yet: %s", name, error)
                 await clock.wait(asyncio.Event(), later(clock.now(), RETRY))
@@ -94,6 +96,8 @@ class Dispatch:
         """Whether the engine knows now what this channel is owed; False to ask again later."""
         try:
             state = (await self._channels.get(channel_id)).state
+        except StoreGone:
+            return True  # for good: there is nothing to ask again
         except StoreError as error:
             log.warning("what channel %s is owed cannot be read yet: %s", channel_id, error)
             return False

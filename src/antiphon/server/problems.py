@@ -17,6 +17,7 @@ from antiphon.core.errors import (
     Denied,
     LogCorrupt,
     OutcomeUnknown,
+    StoreGone,
     StoreUnavailable,
     TooLarge,
     TurnFailed,
@@ -143,6 +144,8 @@ def problem_of(error: BaseException, *, path: str, closing: bool) -> Response:
 
 def _inside(error: BaseException, path: str) -> Response:
     """What went wrong in here, of which whoever asked learns no more than what to do."""
+    if isinstance(error, StoreGone):
+        return problem(503, "store_gone", "the file of the store is gone; the server must be started again", path=path)
     if isinstance(error, StoreUnavailable | OutcomeUnknown):
         log.warning("the store cannot be used: %s", error)
         return problem(503, "store_unavailable", "the store cannot be used now; try again", path=path)

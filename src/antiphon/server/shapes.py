@@ -291,7 +291,7 @@ class KeyList(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """That the server is there."""
+    """That the server is there, and its store can be read. A server whose store cannot be used answers 503."""
 
     status: Literal["ok"]
     version: str

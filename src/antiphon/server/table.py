@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from antiphon.core.envelope import Envelope
+from antiphon.hub.directory import REGISTRY
 from antiphon.hub.keys import Key
 from antiphon.server import chat_shapes, shapes
 from antiphon.server.agents import invoke, list_agents, stream_invoke
@@ -29,7 +30,8 @@ CHANNEL = "/channels/{channel_id}"
 
 
 async def show_health(visit: Visit) -> shapes.Health:
-    """That the server is there."""
+    """That the server is there, and that its store can be read."""
+    await visit.hub._desk.store.head(REGISTRY)
     return shapes.Health("ok", version("antiphon"))
 
 
@@ -39,7 +41,7 @@ async def show_document(visit: Visit) -> Document:
 
 
 VERBS: tuple[Verb, ...] = (
-    Verb("GET", "/health", show_health, None, "Whether the server is there", shapes.Health),
+    Verb("GET", "/health", show_health, None, "Whether the server is there and its store can be used", shapes.Health),
     Verb("GET", "/openapi.json", show_document, None, "This document", Document),
     Verb("GET", "/agents", list_agents, "invoke", "List the agents that can be asked", shapes.AgentList),
     Verb(

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from antiphon.core.errors import StoreRefused
-from antiphon.store.sqlite_files import may, owner_of, refuse_foreign, refuse_unwritable
+from antiphon.store.sqlite_files import may, owner_of, refuse_foreign, refuse_orphaned_log, refuse_unwritable
 
 SUFFIX = "-owner"
 
@@ -74,6 +74,7 @@ def checked_place(path: str | os.PathLike[str], *, read_only: bool) -> str:
     """The absolute path of a database file that can be opened; made empty if it is new and to be written."""
     place = resolved(path)
     if not read_only:
+        refuse_orphaned_log(str(place))
         _make(place)
     found = _looked_at(place)
     if found is None:

@@ -38,6 +38,7 @@ from antiphon.store.protocol import (
 from antiphon.store.records import MAX_RECORD, check_number, check_position, check_stretch, place_of, records_of
 from antiphon.store.sqlite_appends import Append
 from antiphon.store.sqlite_connection import Connect, Connection, connect
+from antiphon.store.sqlite_identity import FileIdentity
 from antiphon.store.sqlite_schema import SETTLE_AFTER, Database, Synchronous
 from antiphon.store.sqlite_writer import GROUP, Writer
 
@@ -73,6 +74,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self.tenant = tenant
         self.path = database.path
         self._database = database
+        self._identity = FileIdentity(database.path)
         self._clock = clock
         self._ownership = ownership
         self._loop = asyncio.get_running_loop()
@@ -242,9 +244,9 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
 
     async def _start(self, *, read_only: bool) -> None:
         if not read_only:
-            self._writer = Writer(self._database, self.tenant, committed=self._bell.ring)
+            self._writer = Writer(self._database, self._identity, self.tenant, committed=self._bell.ring)
             await self._writer.start()
-        self._reader = reads.Reader(self._database)
+        self._reader = reads.Reader(self._database, self._identity)
         await self._reader.start()
 
     async def _read(self, job: Job[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -109,6 +109,24 @@ def refuse_unwritable(path: str) -> None:
         )
 
 
+def refuse_orphaned_log(path: str) -> None:
+    """Refuse to make a new store where the log of another is left. SQLite would remove it, and what is in it."""
+    try:
+        left = os.stat(path + LOG).st_size
+        size = os.stat(path).st_size
+    except FileNotFoundError as missing:
+        if missing.filename != path:
+            return
+        size = 0
+    except OSError:
+        return  # whoever opens the file is told
+    if left and not size:
+        raise StoreRefused(
+            f"{path} is missing or empty, but {path}{LOG} holds {left} bytes that were committed to it; put the file"
+            f" back from where it was moved, or remove {path}{LOG} to begin a new store"
+        )
+
+
 def refuse_foreign(path: str) -> None:
     """Refuse what is no database, or another program's. What cannot be read now is left to whoever opens it."""
     if is_half_made(path):

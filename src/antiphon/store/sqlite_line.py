@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from antiphon.core.errors import StoreRefused, StoreUnavailable
+from antiphon.core.errors import StoreGone, StoreRefused, StoreUnavailable
 from antiphon.store.sqlite_connection import Connection
 
 T = TypeVar("T")
@@ -69,6 +69,8 @@ class Line:
     def _opened_again(self) -> Connection:
         try:
             return self._again()
+        except StoreGone:
+            raise  # which is for good
         except StoreRefused as error:
             raise StoreUnavailable(f"{error}; nothing was recorded") from error
 

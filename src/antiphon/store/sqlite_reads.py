@@ -33,6 +33,7 @@ from antiphon.store.sqlite_connection import (
     unusable,
     why,
 )
+from antiphon.store.sqlite_identity import FileIdentity
 from antiphon.store.sqlite_line import Line, ServingThread, settle, tell
 from antiphon.store.sqlite_schema import Database
 
@@ -67,8 +68,9 @@ _TAIL = """
 class Reader:
     """Owns one reading connection."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, identity: FileIdentity) -> None:
         self._path = database.path
+        self._identity = identity
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._line = Line(database.to_read, database.to_read)
@@ -97,6 +99,7 @@ class Reader:
 
     def _tried(self, job: Callable[[Connection], T]) -> T | Exception:
         try:
+            self._identity.check()
             return job(self._line.get())
         except AntiphonError as error:
             return error

@@ -106,8 +106,12 @@ class Database(msgspec.Struct, frozen=True):
             self._sync(connection)
             _migrate(connection, shape)
         elif shape < newest:
-            what = "has an" if shape else "is empty: there is no store in it yet, which is the"
-            raise StoreRefused(f"{self.path} {what} older shape ({shape} of {newest}); let a hub open it once")
+            if not shape:
+                raise StoreRefused(
+                    f"{self.path} is empty: there is no store in it; if there was one, restore it from a copy (a hub"
+                    " that opens this path begins a new store)"
+                )
+            raise StoreRefused(f"{self.path} has an older shape ({shape} of {newest}); let a hub open it once")
         for pragma in _READING if read_only else _WRITING:
             connection.execute(pragma)
 

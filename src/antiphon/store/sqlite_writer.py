@@ -41,6 +41,7 @@ from antiphon.store.sqlite_connection import (
     unusable,
     why,
 )
+from antiphon.store.sqlite_identity import FileIdentity
 from antiphon.store.sqlite_line import Line, ServingThread, settle, tell
 from antiphon.store.sqlite_reads import last_position
 from antiphon.store.sqlite_schema import Database
@@ -114,15 +115,17 @@ Item = Append | Task | Acknowledgement | None
 class Writer:
     """Owns the writing connection of one store."""
 
-    def __init__(self, database: Database, tenant: str, *, committed: Callable[[], None]) -> None:
-        self._path = database.path
+    def __init__(
+        self, database: Database, identity: FileIdentity, tenant: str, *, committed: Callable[[], None]
+    ) -> None:
+        self._path, self._database, self._identity = database.path, database, identity
         self._tenant = tenant
         self._committed = committed
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Item] = SimpleQueue()
         self._held: Append | None = None
         """The first of the next group."""
-        self._line = Line(database.to_write, database.to_write_on)
+        self._line = Line(self._opened, self._opened_again)
         self._appender = Appender(tenant)
         self._positions: dict[tuple[str, str], int] = {}
         self._leave_at = 0.0
@@ -130,6 +133,8 @@ class Writer:
         self._thread = ServingThread(self._serve, name="antiphon-writer")
         self.last = 0
         """The position of the last envelope that was recorded."""
+        self._kept = 0
+        """The same, as the thread knows it: what was acknowledged must be found again."""
 
     async def start(self) -> None:
         """Open the database; whatever refuses it is raised here."""
@@ -164,7 +169,24 @@ class Writer:
             is_last = group.is_last
             if group.appends or group.tasks or self._is_time_to_leave(group):
                 self._commit(group)
-        self._line.drop("PRAGMA wal_checkpoint(TRUNCATE)")
+        if self._identity.has_file():  # what was committed is moved only into the file it is of
+            self._line.drop("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._line.drop()
+
+    def _opened(self) -> Connection:
+        connection = self._database.to_write()
+        self._identity.opened()
+        self._kept = last_position(connection)
+        return connection
+
+    def _opened_again(self) -> Connection:
+        self._identity.check()
+        connection = self._database.to_write_on()
+        if last_position(connection) < self._kept:  # the log beside the file has gone meanwhile
+            connection.close()
+            raise self._identity.lost()
+        self._identity.opened()
+        return connection
 
     def _is_time_to_leave(self, group: Group) -> bool:
         """Whether acknowledgements have waited long enough."""
@@ -205,7 +227,7 @@ class Writer:
                 group.is_last = True
 
     def _commit(self, group: Group) -> None:
-        failure = self._recorded(group)
+        failure = self._identity.refusal() or self._recorded(group) or self._is_kept()
         if failure is not None:
             self._leave_at = monotonic() + PAUSE
             group.fail(failure)
@@ -213,6 +235,15 @@ class Writer:
         self._unsettled += PAGES_A_COMMIT + group.size
         if failure is None and self._unsettled >= self._settle_after:
             self._settle()
+
+    def _is_kept(self) -> StoreError | None:
+        """The error, if what was committed is in a file that has gone. Of its log alone, what there was is saved."""
+        failure = self._identity.look()
+        if failure is not None:
+            self._appender.forget()
+            if self._identity.has_file():
+                self._settle()
+        return failure
 
     def _settle(self) -> None:
         """Move what was committed into the file. What fails is tried again when as much has come again."""
@@ -243,6 +274,7 @@ class Writer:
         if any(task.forget for task in group.tasks):
             self._appender.forget()
         group.appended, group.written = plan.told(), plan.written
+        self._kept += plan.written
         return None
 
     def _tried(self, group: Group) -> Plan | None:

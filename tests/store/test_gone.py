@@ -1,0 +1,272 @@
+"""A database file that was deleted, replaced or moved away under an open store is noticed, and nothing is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from antiphon import Hub, StoreGone
+from antiphon.core.errors import OutcomeUnknown, StoreRefused
+from antiphon.store.sqlite import SqliteStore
+from antiphon.store.sqlite_connection import Connection, Values, connect
+from antiphon.testing.envelopes import said, whole_log
+
+Change = Callable[[Path], None]
+
+
+def _deleted(path: Path) -> None:
+    path.unlink()
+
+
+def _deleted_with_its_log(path: Path) -> None:
+    for part in (path, wal(path), path.with_name("team.db-shm")):
+        part.unlink()
+
+
+def _moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere.db"))
+
+
+def _moved_and_linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere.db"))
+    path.symlink_to(path.with_name("elsewhere.db"))
+
+
+def _moved_with_its_directory(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+def _replaced_by_a_copy(path: Path) -> None:
+    shutil.copy(path, path.with_name("copy.db"))
+    path.with_name("copy.db").replace(path)
+
+
+def _replaced_by_an_empty_file(path: Path) -> None:
+    path.unlink()
+    path.touch()
+
+
+def _log_deleted(path: Path) -> None:
+    wal(path).unlink()
+
+
+def _log_replaced(path: Path) -> None:
+    shutil.copy(wal(path), path.with_name("copy"))
+    path.with_name("copy").replace(wal(path))
+
+
+OF_THE_FILE = [
+    _deleted,
+    _deleted_with_its_log,
+    _moved,
+    _moved_and_linked,
+    _moved_with_its_directory,
+    _replaced_by_a_copy,
+    _replaced_by_an_empty_file,
+]
+OF_THE_LOG = [_log_deleted, _log_replaced]
+
+
+def wal(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data" / "team.db"
+
+
+@pytest.mark.parametrize("change", [*OF_THE_FILE, *OF_THE_LOG])
+async def test_nothing_is_acknowledged_any_more(path: Path, change: Change) -> None:
+    store = await SqliteStore.open(path)
+    await store.append("c", said("c", 1), expected=0)
+    change(path)
+    for expected in (1, 2):
+        with pytest.raises(StoreGone, match="deleted, replaced or moved away") as gone:
+            await store.append("c", said("c", expected + 1), expected=expected)
+        assert str(path) in str(gone.value)
+        assert "open the hub again" in str(gone.value)
+    with pytest.raises(StoreGone):
+        await store.lease("name", "owner", 1.0)
+    with pytest.raises(StoreGone):
+        await store.read("c")
+    await store.close()
+
+
+@pytest.mark.parametrize("change", OF_THE_FILE)
+async def test_a_read_notices_it_too(path: Path, change: Change) -> None:
+    store = await SqliteStore.open(path)
+    await store.append("c", said("c", 1), expected=0)
+    change(path)
+    with pytest.raises(StoreGone):
+        await store.head("c")
+    await store.close()
+
+
+async def test_a_file_that_comes_back_is_used_by_the_next_store_only(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    batch = said("c", 1)
+    await store.append("c", batch, expected=0)
+    _moved(path)
+    with pytest.raises(StoreGone):
+        await store.append("c", said("c", 2), expected=1)
+    path.with_name("elsewhere.db").rename(path)
+    for call in (store.append("c", said("c", 2), expected=1), store.read("c")):
+        with pytest.raises(StoreGone):
+            await call
+    await store.close()
+    again = await SqliteStore.open(path)
+    assert (await whole_log(again, "c"))[:1] == batch
+    await again.close()
+
+
+@pytest.mark.parametrize("change", OF_THE_LOG)
+async def test_what_was_acknowledged_survives_the_loss_of_the_log_beside_the_file(path: Path, change: Change) -> None:
+    store = await SqliteStore.open(path)
+    batch = said("c", 1)
+    await store.append("c", batch, expected=0)
+    assert wal(path).stat().st_size > 0
+    change(path)
+    with pytest.raises(StoreGone):
+        await store.append("c", said("c", 2), expected=1)
+    wal(path).unlink(missing_ok=True)
+    copied = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    assert copied.execute("SELECT count(*) FROM log WHERE seq = 1").fetchone() == (1,)
+    copied.close()
+    await store.close()
+    again = await SqliteStore.open(path)
+    assert (await whole_log(again, "c"))[:1] == batch
+    await again.close()
+
+
+async def test_it_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = await SqliteStore.open(path)
+    _deleted(path)
+    for _ in range(3):
+        with pytest.raises(StoreGone):
+            await store.append("c", said("c", 1), expected=0)
+    await store.close()
+    [entry] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert entry.name == "antiphon.store"
+    assert str(path) in entry.getMessage()
+
+
+class _Failing:
+    """A connection of which one statement fails, so that the store opens the file again."""
+
+    def __init__(self, inner: Connection, fails: list[str]) -> None:
+        self._inner, self._fails = inner, fails
+        self.executemany, self.close = inner.executemany, inner.close
+
+    def execute(self, sql: str, parameters: Values = (), /) -> object:
+        if self._fails and sql.startswith(self._fails[0]):
+            self._fails.pop()
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+        return self._inner.execute(sql, parameters)
+
+
+async def test_a_connection_that_is_opened_again_does_not_take_another_file(path: Path) -> None:
+    fails: list[str] = []
+    store = await SqliteStore.open(path, connect=lambda at, read_only: _Failing(connect(at, read_only), fails))
+    await store.append("c", said("c", 1), expected=0)
+    other = await SqliteStore.open(path.with_name("other.db"))
+    await other.close()
+    path.with_name("other.db").replace(path)
+    fails.append("INSERT")
+    for error in (OutcomeUnknown, StoreGone, StoreGone):
+        with pytest.raises(error):
+            await store.append("c", said("c", 2), expected=1)
+    await store.close()
+    left = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)  # without the log of the file that was there
+    assert left.execute("SELECT count(*) FROM log").fetchone() == (0,)
+    left.close()
+
+
+async def test_a_hub_says_so_to_whoever_sends(path: Path) -> None:
+    async with Hub.open(f"sqlite:///{path}") as hub:
+        ann = await hub.register("ann")
+        await hub.register("bob")
+        channel = await ann.open(type="conversation", target="bob")
+        await channel.send("one")
+        _deleted(path)
+        for _ in range(2):
+            with pytest.raises(StoreGone):
+                await channel.send("two")
+
+
+CHILD = """
+import asyncio, sys
+from antiphon import Hub, StoreGone
+
+async def main():
+    async with Hub.open(f"sqlite:///{sys.argv[1]}") as hub:
+        ann = await hub.register("ann")
+        await hub.register("bob")
+        channel = await ann.open(type="conversation", target="bob")
+        for line in sys.stdin:
+            try:
+                await channel.send(line.strip())
+            except StoreGone as gone:
+                print("refused", gone, flush=True)
+            else:
+                print("acknowledged", flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_whose_file_was_deleted_acknowledges_nothing(path: Path) -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, str(path), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+
+    async def answer(text: str) -> str:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(f"{text}\n".encode())
+        return (await asyncio.wait_for(child.stdout.readline(), 30)).decode()
+
+    assert await answer("one") == "acknowledged\n"
+    os.unlink(path)
+    for text in ("two", "three"):
+        said_by_child = await answer(text)
+        assert said_by_child.startswith("refused")
+        assert str(path) in said_by_child
+    child.stdin.close()
+    assert await asyncio.wait_for(child.wait(), 30) == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("size", [None, 0])
+async def test_a_log_without_its_file_is_not_made_a_new_store(path: Path, size: int | None) -> None:
+    store = await SqliteStore.open(path)
+    await store.append("c", said("c", 1), expected=0)
+    kept = path.with_name("kept"), path.with_name("kept-wal")
+    shutil.copy(path, kept[0])
+    shutil.copy(wal(path), kept[1])
+    await store.close()
+    path.unlink()
+    shutil.copy(kept[1], wal(path))
+    if size == 0:
+        path.touch()
+    before = wal(path).read_bytes()
+    with pytest.raises(StoreRefused, match=r"team\.db-wal holds .* put .* back"):
+        await SqliteStore.open(path)
+    assert wal(path).read_bytes() == before
+    shutil.copy(kept[0], path)
+    again = await SqliteStore.open(path)
+    assert await again.head("c") == 1
+    await again.close()
