@@ -33,7 +33,7 @@ async def serve() -> None:
     """A server over a hub in memory, until nobody wants to know any more."""
     async with Hub.open("memory:") as hub:
         await hub.register("bob")
-        async with serving(hub, port=0, limits=LIMITS) as served:
+        async with serving(hub, port=0, limits=LIMITS, open=True) as served:
             print(served.port, flush=True)
             await asyncio.to_thread(sys.stdin.read)
 

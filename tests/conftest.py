@@ -21,6 +21,14 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Servers of tests, in this process and others, are announced in a directory that goes away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def loopback_only() -> Iterator[None]:
     """Fails the test that looks up or contacts another machine."""
     with pytest.MonkeyPatch.context() as patch:

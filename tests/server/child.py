@@ -33,7 +33,7 @@ async def main(url: str, limits: Limits) -> None:
             model = OpenAIModel("gpt", base_url="http://127.0.0.1:9/v1")  # where nobody answers
             await hub.register(Agent("remote", model, limits=TurnLimits(model_attempts=1)))
         await hub.register("bob")
-        async with serving(hub, port=0, limits=limits) as served:
+        async with serving(hub, port=0, limits=limits, open=True) as served:
             print(served.port, flush=True)
             await stopping.wait()
 

@@ -62,13 +62,15 @@ async def house(
     clock: Clock | None = None,
     hub: Hub | None = None,
     verbs: Sequence[Verb] = VERBS,
+    open: bool = True,
 ) -> AsyncIterator[House]:
-    """A hub with these agents, served for as long as this is entered."""
+    """A hub with these agents, served for as long as this is entered; open, so that most tests need no token."""
     async with AsyncExitStack() as stack:
         here = hub or await stack.enter_async_context(Hub.open(url, clock=clock))
         for agent in agents:
             await here.register(agent)
-        served = await stack.enter_async_context(serving(here, port=0, limits=limits, verbs=verbs))
+        opened = open and not keys_of(here).guarded
+        served = await stack.enter_async_context(serving(here, port=0, limits=limits, verbs=verbs, open=opened))
         yield House(here, served, stack)
 
 

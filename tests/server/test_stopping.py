@@ -138,7 +138,9 @@ class AsyncSocket:
 async def served(folder: Path) -> AsyncIterator[Process]:
     """`antiphon serve`, over a store in a folder."""
     store = str(folder / "team.db")
-    async with started("-m", "antiphon", "serve", PROGRAM, "--store", store, "--port", "0", "--json") as begun:
+    async with started(
+        "-m", "antiphon", "serve", PROGRAM, "--store", store, "--port", "0", "--json", "--open"
+    ) as begun:
         yield begun
 
 

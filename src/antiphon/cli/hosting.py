@@ -38,6 +38,7 @@ class Wishes(msgspec.Struct, frozen=True):
     tenant: str
     host: str
     port: int
+    opened: bool
     as_json: bool
     stop_within: float
     """After how many seconds a process that was told to stop is ended by force."""
@@ -51,6 +52,8 @@ class Begun(msgspec.Struct, frozen=True):
     store: str
     keys: bool
     """Whether a key is needed."""
+    token: str | None
+    """What is shown instead while there are no keys; None if there are, or if the server is open."""
 
 
 def host_program(wishes: Wishes) -> None:
@@ -72,9 +75,10 @@ async def _serve(wishes: Wishes, program: Program | None) -> None:
         stack.push_async_callback(hub.close)
         for agent in agents:
             await hub.register(agent)
-        served = await stack.enter_async_context(serving(hub, host=wishes.host, port=wishes.port, limits=limits))
+        listening = serving(hub, host=wishes.host, port=wishes.port, limits=limits, open=wishes.opened)
+        served = await stack.enter_async_context(listening)
         names = [agent.name for agent in agents]
-        begun = Begun(served.url, names, shown_url(url), keys_of(hub).guarded)
+        begun = Begun(served.url, names, shown_url(url), keys_of(hub).guarded, served.token or None)
         if wishes.as_json:
             write_json(begun)
         else:
@@ -106,7 +110,13 @@ def _tell(begun: Begun, out: Output) -> None:
         out.line("Kept in memory, and gone when it stops; keep it with --store team.db.")
     else:
         out.line("Kept in ", begun.store)
-    out.line("Whoever asks needs a key." if begun.keys else "Open to this machine alone, without a key.")
+    if begun.keys:
+        out.line("Requests need a key.")
+    elif begun.token is None:
+        out.line("Open to every program on this machine, without a token.")
+    else:
+        out.line("Requests need this server's token, until a key is made:")
+        out.command(f"  curl -H 'Authorization: Bearer {begun.token}' {begun.url}/agents")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

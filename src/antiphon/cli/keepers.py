@@ -24,6 +24,8 @@ from antiphon.core.hosts import is_loopback
 from antiphon.hub.keys import SECRET, Key, KeyRing, keys_in
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
+from antiphon.server.announcing import server_of, token_at
+from antiphon.server.tokens import TOKEN
 from antiphon.store.ownership import checked_place, holder, resolved
 
 T = TypeVar("T")
@@ -86,6 +88,10 @@ class AtStore:
         self._path = file_outside(url)
 
     def make(self, wished: Key) -> Given:
+        server = self._server()
+        if server is not None:
+            return server.make(wished)
+
         async def made() -> Given:
             async with self._ring() as ring:
                 secret, key = await ring.make(
@@ -109,12 +115,21 @@ class AtStore:
         return asyncio.run(read())
 
     def revoke(self, key_id: str) -> Key:
+        server = self._server()
+        if server is not None:
+            return server.revoke(key_id)
+
         async def revoked() -> Key:
             async with self._ring() as ring:
                 return await ring.revoke(key_id, by=BY)
 
         checked_place(self._path, read_only=True)  # a store that is not there is not made
         return asyncio.run(revoked())
+
+    def _server(self) -> AtServer | None:
+        """The server of this user that uses the store now: only it can change the keys."""
+        found = server_of(str(resolved(self._path)), self._tenant)
+        return None if found is None else AtServer(found.url)
 
     @asynccontextmanager
     async def _ring(self) -> AsyncIterator[KeyRing]:
@@ -163,11 +178,12 @@ class AtServer:
         """What the server answers, as the type that it should be."""
         import httpx2
 
+        headers = _headers(self._url)
         try:
             response = httpx2.request(
                 method,
                 self._url + path,
-                headers=_headers(),
+                headers=headers,
                 json=wish,
                 timeout=PATIENCE,
                 trust_env=not self._local,  # no proxy reads what stays on this machine
@@ -180,7 +196,9 @@ class AtServer:
             refused = from_json(response.content, Refused)
         except Malformed as error:
             raise _failure(f"{self._url} answers {response.status_code}; is it a server of Antiphon?") from error
-        raise _failure(refused.error.message)
+        missing = response.status_code == 401 and not headers
+        how = f"; set {SECRET_VARIABLE} to a key with the scope operate" if missing else ""
+        raise _failure(f"{refused.error.message}{how}")
 
     def _read(self, answer: bytes, kind: type[T], question: str) -> T:
         try:
@@ -190,11 +208,13 @@ class AtServer:
         raise _failure(said)  # the cause would show the answer, in which there may be a secret
 
 
-def _headers() -> dict[str, str]:
-    """What shows the key in the surroundings; nothing if there is none, which a server without keys takes."""
+def _headers(url: str) -> dict[str, str]:
+    """What shows the key in the environment, or else the token of the server of this user on this machine."""
     secret = os.environ.get(SECRET_VARIABLE, "").strip()
-    if secret and not SECRET.match(secret):
-        raise click.UsageError(f"what {SECRET_VARIABLE} holds is no key; it looks like ak_…, as `keys make` shows it.")
+    if secret and not SECRET.match(secret) and not TOKEN.match(secret):
+        looks = "it looks like ak_…, as `keys make` shows it, or is the token at_… of a server without keys"
+        raise click.UsageError(f"what {SECRET_VARIABLE} holds is no key; {looks}.")
+    secret = secret or token_at(url) or ""
     return {"Authorization": f"Bearer {secret}"} if secret else {}
 
 

@@ -14,10 +14,11 @@ STOP_WITHIN = 20.0
 
 
 class Listening(TypedDict):
-    """Where the server listens, and how long it may take to stop."""
+    """Where the server listens, whether it wants a token, and how long it may take to stop."""
 
     host: str
     port: int
+    opened: bool
     stop_within: float
 
 
@@ -50,6 +51,12 @@ class Listening(TypedDict):
     help="End the process by force if it has not stopped so long after a signal.",
 )
 @click.option(
+    "--open",
+    "opened",
+    is_flag=True,
+    help="Without keys, let every program on this machine in without the token. Never behind a proxy.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help='One JSON document when it has begun: {"url": …, "agents": […], …}.'
 )
 def command(*, path: str | None, store: str | None, tenant: str, as_json: bool, **listening: Unpack[Listening]) -> None:
@@ -59,13 +66,17 @@ def command(*, path: str | None, store: str | None, tenant: str, as_json: bool, 
     /agents/NAME/invoke, or /agents/NAME/stream_invoke to be told everything as it happens, or by any client of chat
     completions with POST /v1/chat/completions. GET /openapi.json describes everything else.
 
-    While no key was ever made (`antiphon keys make`) only this machine is answered; from then on nobody without one.
+    While no key was ever made (`antiphon keys make`) only this machine is answered, to requests that show the token
+    that is printed at the start. It is kept in a file beside the store (team.db-token) that only you can read. From the
+    first key on a key is needed, and the token is void.
+
     SIGTERM and Ctrl-C stop it within --stop-within seconds, whatever tools do; pending turns resume at the next start.
     Exit codes: 0 stopped in good order, 1 ended by force or failed, 2 usage error.
 
     \b
     antiphon serve team.py --store team.db
-    curl -d '{"text": "Hello"}' -H 'Content-Type: application/json' localhost:8484/agents/support/invoke
+    curl -H "Authorization: Bearer $(cat team.db-token)" -H 'Content-Type: application/json' \\
+      -d '{"text": "Hello"}' localhost:8484/agents/support/invoke
     """
     from antiphon.cli.hosting import Wishes, host_program
 

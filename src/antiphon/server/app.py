@@ -107,7 +107,7 @@ async def _visit(verb: Verb, house: House, request: Request) -> Visit:
 async def _let_in(verb: Verb, house: House, request: Request) -> Principal:
     """Who asks, seated in the hub; `Refused` if they may not."""
     desk = house.hub._desk
-    principal = admitted(request.headers, keys_of(house.hub), desk.clock.now())
+    principal = admitted(request.headers, keys_of(house.hub), desk.clock.now(), token=house.token)
     if isinstance(principal, NoEntry):
         raise Refused(401, principal.reason, principal.message)
     if not principal.may(verb.scope):

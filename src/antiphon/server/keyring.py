@@ -7,6 +7,7 @@ from antiphon.hub.keys import Key, check_key_id
 from antiphon.runtime.keys import keys_of
 from antiphon.server.problems import Refused
 from antiphon.server.shapes import KeyList, KeyMade, KeyWish
+from antiphon.server.tokens import remove_token, store_of
 from antiphon.server.verbs import Visit
 
 
@@ -29,6 +30,8 @@ async def make_key(visit: Visit) -> KeyMade:
         label=wish.label,
         by=visit.principal.name,
     )
+    if visit.house.token is not None:
+        remove_token(store_of(visit.hub))  # a key counts from here on, and the token no longer does
     return KeyMade(secret, key)
 
 

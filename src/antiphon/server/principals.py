@@ -1,8 +1,9 @@
 """Who asks: the participant that a key speaks for, and what the key is good for.
 
 Rule 1: the sender is whoever the key is of. Nobody says in a request who they are.
-Rule 2: while no key was ever made the server is open, to this machine alone, and whoever asks is `user`. Once there has
-        been one, nobody is let in without, even if all of them are gone.
+Rule 2: while no key was ever made the server answers this machine alone, to requests that show its token, and the
+        sender is `user`. A server that was told to be open wants no token. From the first key on neither counts, even
+        if all keys are gone.
 Rule 3: a key travels in a header, never in an address, where it would be logged.
 Rule 4: of a key that does not open, nobody is told why, except that it has expired or was revoked, if it was right.
 """
@@ -16,6 +17,7 @@ import msgspec
 from antiphon.core.hosts import is_loopback
 from antiphon.core.instants import Instant
 from antiphon.hub.keys import SCOPES, Key, KeyRing
+from antiphon.server.tokens import Token
 
 USER = "user"
 BEARER = "bearer "
@@ -29,7 +31,7 @@ class Principal(msgspec.Struct, frozen=True):
     kind: str
     scopes: frozenset[str]
     key_id: str = ""
-    """The key that was shown; "" on a server that is open."""
+    """The key that was shown; "" on a server without keys."""
 
     def may(self, scope: str | None) -> bool:
         """Whether this is permitted."""
@@ -39,7 +41,7 @@ class Principal(msgspec.Struct, frozen=True):
 NOBODY = Principal("", "service", frozenset())
 """Somebody who showed no key that opens anything."""
 ANYBODY = Principal(USER, "human", frozenset(SCOPES))
-"""Whoever asks a server that is open."""
+"""The principal of a server without keys."""
 
 
 class NoEntry(msgspec.Struct, frozen=True):
@@ -49,11 +51,13 @@ class NoEntry(msgspec.Struct, frozen=True):
     message: str
 
 
-def admitted(headers: Mapping[str, str], ring: KeyRing, at: Instant) -> Principal | NoEntry:
-    """Who asks, by the key in the headers; why they are not let in, otherwise."""
-    secret = shown_key(headers)
+def admitted(
+    headers: Mapping[str, str], ring: KeyRing, at: Instant, *, token: Token | None = None
+) -> Principal | NoEntry:
+    """Who asks, by the key or token in the headers; why the request is refused, otherwise."""
     if not ring.guarded:
-        return ANYBODY if is_own_name(headers.get("host", "")) and is_own_origin(headers) else STRANGE_PLACE
+        return _without_keys(headers, token)
+    secret = shown_key(headers)
     if not secret:
         return NoEntry("no_key", "show a key in the header Authorization: Bearer …")
     key = ring.find(secret)
@@ -63,6 +67,20 @@ def admitted(headers: Mapping[str, str], ring: KeyRing, at: Instant) -> Principa
     if status != "active":
         return NoEntry(f"key_{status}", f"the key {key.key_id} is {status}; have another made")
     return principal_of(key)
+
+
+def _without_keys(headers: Mapping[str, str], token: Token | None) -> Principal | NoEntry:
+    """The principal of a request to a server without keys; one without a token is open to this machine."""
+    if not is_own_name(headers.get("host", "")) or not is_own_origin(headers):
+        return STRANGE_PLACE
+    if token is None:
+        return ANYBODY
+    secret = shown_key(headers)
+    if not secret:
+        return NoEntry("no_key", f"show the server's token in the header Authorization: Bearer …; {token.whereabouts}")
+    if not token.opens(secret):
+        return NoEntry("bad_key", f"the header Authorization does not hold the server's token; {token.whereabouts}")
+    return ANYBODY
 
 
 STRANGE_PLACE = NoEntry(

@@ -1,6 +1,6 @@
 """A server over a hub that is open: where it listens, and how it stops.
 
-Rule 1: without keys it listens to this machine alone.
+Rule 1: without keys it listens to this machine alone, and wants the store's token; open, it wants nothing.
 Rule 2: it stops in good order: nobody new is let in, streams end between two events, requests under way are given time,
         and those that still wait are told to come again.
 Rule 3: whoever runs it decides about signals; nothing is captured here.
@@ -9,6 +9,7 @@ Rule 3: whoever runs it decides about signals; nothing is captured here.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -20,13 +21,21 @@ from antiphon.core.errors import UsageError
 from antiphon.core.hosts import is_loopback
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
+from antiphon.server.announcing import announced
 from antiphon.server.app import app_of
 from antiphon.server.connections import connection, cut_all, let_go
 from antiphon.server.limits import HOST, PORT, USUAL, Limits
 from antiphon.server.streams import Streams
 from antiphon.server.table import VERBS
+from antiphon.server.tokens import Token, remove_token, store_of, token_for
 from antiphon.server.verbs import House, Verb
 
+log = logging.getLogger("antiphon.server")
+
+OPENED = (
+    "%s is open: every program on this machine may do everything, and a proxy in front of it opens it to everybody; "
+    "leave open out, or make a key: antiphon keys make"
+)
 BACKLOG = 2048
 PRIVATE = [("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
 """Headers of every answer: most carry conversations, some secrets, and none is to be kept or interpreted otherwise."""
@@ -43,6 +52,16 @@ class Served(msgspec.Struct, frozen=True):
     host: str
     port: int
     streams: Streams
+    token: str = ""
+    """What requests show while there are no keys; "" if it is open, or has keys."""
+
+    def __repr__(self) -> str:
+        return f"Served({self.url!r})"  # without the token
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that show the token; none if there is no token."""
+        return {"authorization": f"Bearer {self.token}"} if self.token else {}
 
     @property
     def url(self) -> str:
@@ -52,24 +71,66 @@ class Served(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def serving(
-    hub: Hub, *, host: str = HOST, port: int = PORT, limits: Limits = USUAL, verbs: Sequence[Verb] = VERBS
+    hub: Hub,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    limits: Limits = USUAL,
+    verbs: Sequence[Verb] = VERBS,
+    open: bool = False,
 ) -> AsyncIterator[Served]:
-    """Serve a hub for as long as this is entered. Port 0 is any that is free."""
-    if not is_loopback(host) and not keys_of(hub).guarded:
-        advice = "make one first: antiphon keys make --participant NAME --scope all"
-        raise UsageError(f"{host!r} can be reached from other machines, and there are no keys; {advice}")
+    """Serve a hub for as long as this is entered. Port 0 is any that is free.
+
+    While no key was ever made requests show the token in `Served.token`, which is kept in a file beside the store.
+    With `open` they show nothing: every program on this machine may do everything.
+    """
+    _check_access(hub, host, opened=open)
     listening = _bound(host, port, limits)
     streams = Streams(limits)
-    server = _server(House(hub, limits, streams), verbs)
+    try:
+        token = _token(hub, opened=open)
+    except BaseException:
+        listening.close()
+        raise
+    server = _server(House(hub, limits, streams, token), verbs)
     running = asyncio.create_task(server.serve(sockets=[listening]), name="server")
     watching = asyncio.create_task(let_go(server.server_state, limits.request_seconds), name="connections")
+    served = Served(host, listening.getsockname()[1], streams, "" if token is None else token.secret)
+    if open:
+        log.warning(OPENED, served.url)
     try:
-        yield Served(host, listening.getsockname()[1], streams)
+        with announced(served.url, store_of(hub), hub._desk.store.tenant):
+            yield served
     finally:
         await _stop(server, running, streams, seconds=limits.stop_seconds)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         listening.close()
+
+
+def _check_access(hub: Hub, host: str, *, opened: bool) -> None:
+    """Refuse to let in who should not be: other machines without a key, or anybody where there are keys."""
+    guarded = keys_of(hub).guarded
+    if opened and guarded:
+        raise UsageError("there are keys, and a server with keys cannot be open; leave open out, and show a key")
+    if opened and not is_loopback(host):
+        raise UsageError(
+            f"{host!r} can be reached from other machines, and an open server wants no key; listen on {HOST}, or make"
+            " a key: antiphon keys make --participant NAME --scope all"
+        )
+    if not guarded and not is_loopback(host):
+        advice = "make one first: antiphon keys make --participant NAME --scope all"
+        raise UsageError(f"{host!r} can be reached from other machines, and there are no keys; {advice}")
+
+
+def _token(hub: Hub, *, opened: bool) -> Token | None:
+    """What requests show while there are no keys; None if they show nothing, or a key."""
+    if opened:
+        return None
+    if keys_of(hub).guarded:
+        remove_token(store_of(hub))
+        return None
+    return token_for(store_of(hub))
 
 
 def _server(house: House, verbs: Sequence[Verb]) -> uvicorn.Server:

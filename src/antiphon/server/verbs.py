@@ -19,6 +19,7 @@ from antiphon.server.chat_memory import Memory
 from antiphon.server.limits import Limits
 from antiphon.server.principals import Principal
 from antiphon.server.streams import Streams
+from antiphon.server.tokens import Token
 
 T = TypeVar("T")
 
@@ -37,6 +38,8 @@ class House(msgspec.Struct, frozen=True):
     hub: Hub
     limits: Limits
     streams: Streams
+    token: Token | None = None
+    """What a request shows while there are no keys; None if the server is open, or there are keys."""
     memory: Memory = msgspec.field(default_factory=Memory)
     """Which conversations of chat clients it knows."""
 

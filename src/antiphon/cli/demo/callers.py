@@ -51,12 +51,13 @@ class Callers:
         import httpx2
 
         async with command("serve", str(FILE), "--store", self._url, "--json", "--port", "0") as process:
-            url = json.loads(await _line(process))["url"]
+            begun = json.loads(await _line(process))
+            url, shown = begun["url"], {"authorization": f"Bearer {begun['token']}"}
             self._tell(beats.Commanded("serve", FILE.name, url))
             question = {"text": story.BY_LETTER, "thread_id": CONVERSATION}
             await self._told("serve", {"event": "user_message", "agent": "user", "text": story.BY_LETTER})
             async with (
-                httpx2.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE) as http,
+                httpx2.AsyncClient(base_url=url, headers=shown, trust_env=False, timeout=PATIENCE) as http,
                 http.stream("POST", f"/agents/{story.COUNTER}/stream_invoke", json=question) as answer,
             ):
                 await self._follow(answer.aiter_lines())
