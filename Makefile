@@ -7,7 +7,7 @@ READY := .venv/.ready
 LOCAL := .venv/.local
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proof bench clean
+.PHONY: help demo test check proof bench clean proxy
 
 help:
 	@echo "make demo    watch a team of agents work; no key needed, no network once it is set up"
@@ -20,7 +20,7 @@ help:
 demo: $(READY)
 	@$(BIN)/antiphon demo
 
-test: check
+test: check proxy
 	@$(BIN)/python -m tests.halves
 
 check: $(READY)
@@ -34,6 +34,16 @@ proof: $(READY) $(LOCAL)
 
 bench: $(READY)
 	@$(BIN)/python -m bench
+
+# One test puts a real proxy in front of a server. Where nginx is missing and may not be installed, that test is skipped.
+proxy:
+	@command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || exit 0; \
+		echo "Installing nginx for one test"; \
+		export DEBIAN_FRONTEND=noninteractive; policy=/usr/sbin/policy-rc.d; \
+		[ -e $$policy ] && policy= || { printf '#!/bin/sh\nexit 101\n' >$$policy; chmod 755 $$policy; }; \
+		said=$$(apt-get -qq update 2>&1 && apt-get -qq install -y --no-install-recommends nginx openssl 2>&1); failed=$$?; \
+		[ -z "$$policy" ] || rm -f $$policy; \
+		[ $$failed = 0 ] || echo "nginx could not be installed: $$said"; }
 
 clean:
 	@rm -rf .venv .venv-peers build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

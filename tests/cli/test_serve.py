@@ -116,6 +116,8 @@ def test_what_it_prints_can_be_copied(team: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "antiphon", "serve", str(team), "--store", str(tmp_path / "t.db"), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
+    patience = threading.Timer(20, process.kill)
+    patience.start()
     try:
         copied = next(line for line in process.stdout if line.strip().startswith("curl "))
         header, url = re.fullmatch(r"\s*curl -H 'Authorization: (Bearer at_\S+)' (\S+)\n", copied).groups()  # type: ignore[union-attr]
@@ -123,6 +125,7 @@ def test_what_it_prints_can_be_copied(team: Path, tmp_path: Path) -> None:
         process.terminate()
         assert (process.wait(20), process.stderr.read()) == (0, "")  # type: ignore[union-attr]
     finally:
+        patience.cancel()
         process.kill()
         process.communicate()
 
