@@ -14,7 +14,7 @@ from antiphon.agents.messages import Model, ToolSpec
 from antiphon.agents.output import Output, output_of
 from antiphon.agents.routine import FIVE, with_intents
 from antiphon.agents.steps import Steps, check_steps
-from antiphon.agents.team import Team, check_agents, check_intents, check_without, team_of
+from antiphon.agents.team import Team, check_agents, check_intents, check_tools, check_without, team_of
 from antiphon.agents.tool import Tool, as_tool
 from antiphon.core.errors import UsageError
 from antiphon.core.ids import check_name
@@ -77,7 +77,7 @@ class Declaration:
         self._set("without", tuple(self.without))
         self._set("shape", None if self.output is None else output_of(self.output, self.name))
         self._set("transfer", transfer_tool(self))
-        self._check_tools()
+        check_tools(self)
         check_agents(self)
         check_without(self, DEFAULTS)
         self._set("steps", self._patched())
@@ -119,12 +119,6 @@ class Declaration:
                 raise UsageError(f"{name} of {self.name!r} holds {shown(strange[0])}; give a list of {wanted}")
         if not isinstance(self.require_tools, bool | None):
             raise UsageError(f"require_tools of {self.name!r} is {shown(self.require_tools)}; give True, False or None")
-
-    def _check_tools(self) -> None:
-        names = [tool.name for tool in self.toolbox]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise UsageError(f"{self.name!r} has two tools called {twice!r}; give one of them another name")
 
     def _patched(self) -> Steps:
         steps = with_intents(FIVE) if self.intents else FIVE

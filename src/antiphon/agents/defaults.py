@@ -30,6 +30,8 @@ DEFAULT_TOOLS = (
     "get_current_active_agent",
     "get_supervisor_agent",
 )
+RUNTIME_TOOLS = frozenset({*DEFAULT_TOOLS, "handoff_conversation"})
+"""Names of tools that the runtime offers, in which no server's tool may stand."""
 CURRENT_DATE = "current_date"
 DEFAULTS = (*DEFAULT_TOOLS, CURRENT_DATE)
 """What an agent can do without, by name."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from antiphon.agents.calling import BadArguments, bound
-from antiphon.agents.defaults import CURRENT_DATE, default_tools
+from antiphon.agents.defaults import CURRENT_DATE, RUNTIME_TOOLS, default_tools
 from antiphon.agents.intents import TRANSFER, Intent
 from antiphon.agents.limits import Limits
 from antiphon.agents.mentions import BLANKS, mentioned
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_PLACES = 1000
 """How many places a team may have. Agents that share others have many."""
+SERVER_ADVICE = "open the server with prefix=…, or leave its tool out with without=[…]"
 LEAD = "lead"
 """How whoever was asked can always be addressed."""
 
@@ -154,6 +155,30 @@ def _member(agent: Declaration, path: Path) -> Member:
     reach |= {name: path[: depth + 1] for depth, name in enumerate(path[:-1])}
     specs = tuple(tool.spec for tool in tools.values())
     return Member(path, agent, tools, specs, reach, getattr(agent.model, "calls_tools", True) is not False)
+
+
+def check_tools(agent: Declaration) -> None:
+    """`UsageError` if two tools have one name, or a server's tool would stand in for one of the runtime's."""
+    known: dict[str, Tool] = {}
+    for tool in agent.toolbox:
+        if tool.name in known:
+            raise UsageError(_two_called(agent, known[tool.name], tool))
+        known[tool.name] = tool
+        if tool.source and _is_of_the_runtime(tool.name.lower(), agent.without):
+            called = f"{agent.name!r} has a tool {tool.name!r} of {tool.source}, a name that belongs to the runtime"
+            raise UsageError(f"{called}; {SERVER_ADVICE}")
+
+
+def _is_of_the_runtime(name: str, without: Sequence[str]) -> bool:
+    return (name in RUNTIME_TOOLS and name not in without) or name.startswith(TRANSFER)
+
+
+def _two_called(agent: Declaration, first: Tool, second: Tool) -> str:
+    both = f"{agent.name!r} has two tools called {first.name!r}"
+    if not first.source and not second.source:
+        return f"{both}; give one of them another name"
+    origins = " and ".join(f"one of {tool.source}" if tool.source else "one of its own" for tool in (first, second))
+    return f"{both}, {origins}; {SERVER_ADVICE}"
 
 
 def check_agents(agent: Declaration) -> None:

@@ -87,6 +87,8 @@ class Tool:
     """The same, of `reconcile`."""
     arguments: type[msgspec.Struct] | None
     """What the arguments of a model are converted to; None if they are given to the function as they come."""
+    source: str = ""
+    """The server that offers it; empty if it is a function of yours."""
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
@@ -143,7 +145,7 @@ def as_tool(function: Tool | Callable[P, R_co]) -> Tool:
 
 
 def tool_from_schema(
-    function: Callable[P, R_co], spec: ToolSpec, *, idempotency: Idempotency, timeout: float | None
+    function: Callable[P, R_co], spec: ToolSpec, *, idempotency: Idempotency, timeout: float | None, source: str = ""
 ) -> ToolOf[P, R_co]:
     """A tool whose schema is somebody else's: models are told of it as it is.
 
@@ -162,6 +164,7 @@ def tool_from_schema(
         injected={},
         reconcile_injected={},
         arguments=None,
+        source=source,
     )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self, TypedDict, Unpack, cast
 from antiphon.agents.tool import TIMEOUT, Tool
 from antiphon.core.errors import UsageError
 from antiphon.core.words import shown
+from antiphon.toolsets.cleaning import MAX_INSTRUCTIONS, cleaned
 from antiphon.toolsets.failures import MAYBE, ToolFailed, Unsent
 from antiphon.toolsets.offered import Choice, Repeatable, tools_of
 from antiphon.toolsets.results import text_of
@@ -132,7 +133,7 @@ class MCPServer:
         except BaseException:
             await self._close()
             raise
-        self._instructions = offer.instructions
+        self._instructions = cleaned(offer.instructions, MAX_INSTRUCTIONS)
         return self
 
     async def __aexit__(

@@ -1,6 +1,6 @@
 """What a server offers, as tools: which of it, under which names, and of which class.
 
-Rule 1: the schema is the server's, and comes to the model as it is.
+Rule 1: descriptions and schemas are the server's; a model reads them without what cannot be seen, and cut: `cleaning`.
 Rule 2: a name that models take stays as it is. Any other is made fit, the same way every time, and equal to no other.
 Rule 3: a call may be made twice only if the server says that this does no harm, or the person who uses it does.
 """
@@ -12,16 +12,16 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from antiphon.agents.messages import ToolSpec
 from antiphon.agents.tool import Tool, tool_from_schema
-from antiphon.core.codec import copied
+from antiphon.core.codec import Malformed
 from antiphon.core.errors import UsageError
-from antiphon.core.events import Json
-from antiphon.core.words import shown, storable
+from antiphon.core.words import shown
+from antiphon.toolsets.cleaning import MAX_DESCRIPTION, cleaned, cleaned_schema
 
 if TYPE_CHECKING:
     import mcp_types
@@ -67,7 +67,8 @@ def tools_of(offer: Iterable[mcp_types.Tool], choice: Choice, *, call: Calling, 
         raise UsageError(f"{label} has no tool {shown(strange[0])}; there are: {known}")
     chosen = [each for each in offered.values() if _is_chosen(each.name, choice)]
     names = fit_names([each.name for each in chosen], choice.prefix)
-    return tuple(_tool(each, names[each.name], repeatable=_class(each, choice), call=call) for each in chosen)
+    specs = {each.name: _spec(each, names[each.name], label) for each in chosen}
+    return tuple(_tool(each, specs[each.name], choice, call=call, label=label) for each in chosen)
 
 
 def fit_names(names: Sequence[str], prefix: str = "") -> dict[str, str]:
@@ -109,11 +110,19 @@ def _class(offered: mcp_types.Tool, choice: Choice) -> Repeatable:
     return "natural" if harmless else "unsafe"
 
 
-def _tool(offered: mcp_types.Tool, name: str, *, repeatable: Repeatable, call: Calling) -> Tool:
+def _spec(offered: mcp_types.Tool, name: str, label: str) -> ToolSpec:
+    """The tool as a model is told of it; `UsageError` if its schema is too large, or cannot be sent."""
+    description = cleaned(offered.description or offered.title or "", MAX_DESCRIPTION)
+    try:
+        return ToolSpec(name, description, cleaned_schema(offered.input_schema))
+    except Malformed as error:
+        advice = f"leave the tool out with without=[{shown(offered.name)}]"
+        raise UsageError(f"{label}: the schema of its tool {shown(offered.name)}: {error}; {advice}") from error
+
+
+def _tool(offered: mcp_types.Tool, spec: ToolSpec, choice: Choice, *, call: Calling, label: str) -> Tool:
     async def called(**arguments: object) -> str:
         return await call(offered.name, arguments)
 
-    parameters = cast("Json", copied(offered.input_schema))
-    spec = ToolSpec(name, storable(offered.description or offered.title or ""), parameters)
     # The server is timed where it is asked: a call that takes too long is an answer to the model, not a doubt.
-    return tool_from_schema(called, spec, idempotency=repeatable, timeout=None)
+    return tool_from_schema(called, spec, idempotency=_class(offered, choice), timeout=None, source=label)
