@@ -324,7 +324,7 @@ async def test_handing_over_leaves_the_sub_agent_s_answer_where_everybody_reads_
     assert asked(support)[1].messages == [
         ("user", "what do I owe?"),
         ("assistant", "You owe 42."),
-        ("user", "@lead is that right?"),
+        ("user", "is that right?"),
     ]
 
 

@@ -200,7 +200,7 @@ async def test_handoff_carries_its_summary_to_the_next_speaker(team: Team) -> No
     workflow = await team.open(graph, "user", "triage", "ada")
     await workflow.say("user", "My bill!")
     assert await workflow.ended() == "over"
-    assert ada.requests[0].messages == [("user", "user: My bill!"), ("user", "triage: Yours.\n\nPaid twice.")]
+    assert ada.requests[0].messages == [("user", "user: My bill!"), ("user", "triage: Yours.\n    \n    Paid twice.")]
 
 
 async def test_handoff_shadows_the_rule_that_names_its_tool(team: Team) -> None:

@@ -55,20 +55,21 @@ def changes(before: tuple[Envelope, ...], then: Envelope) -> dict[str, object]:
         (
             (*BEGUN, assigned("alice")),
             said("alice"),
-            {"speakers": (), "turn_count": 1, "last_speaker_id": "alice", "last_envelope_id": "e6"},
+            {"speakers": (), "spoken": True, "turn_count": 1, "last_speaker_id": "alice", "last_envelope_id": "e6"},
         ),
         (
             (*BEGUN, assigned("alice", "carol")),
             said("carol"),
             {
                 "speakers": ("alice",),
+                "spoken": True,
                 "owed": (),
                 "turn_count": 1,
                 "last_speaker_id": "carol",
                 "last_envelope_id": "e6",
             },
         ),
-        ((*BEGUN, assigned("alice")), said("bob"), {"interjected": True, "last_envelope_id": "e6"}),
+        ((*BEGUN, assigned("alice")), said("bob"), {"interjected": True, "spoken": True, "last_envelope_id": "e6"}),
         (
             (*BEGUN, assigned("alice"), said("bob")),
             said("alice"),
@@ -85,6 +86,7 @@ def changes(before: tuple[Envelope, ...], then: Envelope) -> dict[str, object]:
             packed("carol", set={"b": [2]}, delete=["a"]),
             {
                 "speakers": (),
+                "spoken": True,
                 "owed": (),
                 "turn_count": 1,
                 "last_speaker_id": "carol",

@@ -263,9 +263,9 @@ STORIES = {
         of_three,
         (f"@{LEAF} Pay order 7.", "And now?", "@lead Thanks."),
         {
-            f"@{LEAF} Pay order 7.": ((LEAF, PAYS), (LEAF, says("Paid."))),
+            "Pay order 7.": ((LEAF, PAYS), (LEAF, says("Paid."))),
             "And now?": ((LEAF, HELP), (MIDDLE, LOOKS), (MIDDLE, DEEPER), (LEAF, reads)),
-            "@lead Thanks.": ((LEAD, NOTES), (LEAD, reads)),
+            "Thanks.": ((LEAD, NOTES), (LEAD, reads)),
         },
         ("Paid.", f"heard: Conversation transferred to {LEAF}.", "heard: noted: VAT"),
     ),

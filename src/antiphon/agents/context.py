@@ -17,6 +17,7 @@ from antiphon.core.events import EV_CONTEXT_SET, ContextSet, Json
 from antiphon.core.guard import Deny
 from antiphon.core.instants import Instant
 from antiphon.core.state import State, detached
+from antiphon.core.words import meant_by, shown
 
 if TYPE_CHECKING:
     from antiphon.agents.declaration import Declaration
@@ -49,18 +50,16 @@ class TurnChannel:
         before: ContextSet = NOTHING,
         standing: Standing | None = None,
     ) -> None:
-        self._state, self.speaker = state, speaker
+        self._state, self.speaker, self.channel_id = state, speaker, state.channel_id
         self._judge, self._before, self._standing = judge, before, standing
         self.written = NOTHING
         """What this call has written to the context."""
+        self.audience: tuple[str, ...] | None = None
+        """Whom this call wants the answer to be for: nobody named is everybody; None if it does not say."""
         self.over = False
         """Whether the call has returned: what is written later would be lost."""
         self.tasks = Given(state.channel_id, speaker)
         """The tasks that this call has given to others."""
-
-    @property
-    def channel_id(self) -> str:
-        return self._state.channel_id
 
     @property
     def state(self) -> State:
@@ -119,10 +118,31 @@ class TurnChannel:
         """Remove context variables; `Denied` if the speaker may not."""
         return self._write({"set": {}, "delete": list(keys)})
 
+    def set_audience(self, names: list[str] | None) -> Done:
+        """Say whom the answer of this turn is for: these participants, or everybody with None.
+
+        Without it an answer is for those who heard what it answers. The last call that says so decides.
+        """
+        if self.over:
+            raise UsageError("the call is over, and with it the time to choose who hears the answer")
+        self.audience = () if names is None else self._hearers(names)
+        return Done()
+
+    def _hearers(self, names: object) -> tuple[str, ...]:
+        known = list(self._state.participants)
+        if not isinstance(names, list | tuple) or not names:
+            raise UsageError(f"audience is {shown(names)}; give a list of names, or None for everybody")
+        for name in names:
+            if name not in known:
+                advice = meant_by(name, known) or f"there are: {', '.join(known)}"
+                raise UsageError(f"audience names {shown(name)}, who is not in this channel; {advice}")
+        return tuple(dict.fromkeys(names))
+
     def __getattr__(self, name: str) -> object:
         raise AttributeError(
             f"inside a tool the channel has no {name!r}: it has channel_id, speaker, agent, lead, now, state, "
-            "context_vars, set_context, delete_context and delegate; what the agent says is what its turn ends with"
+            "context_vars, set_context, delete_context, set_audience and delegate; what the agent says is what its "
+            "turn ends with"
         )
 
     def _write(self, data: Json) -> Done:

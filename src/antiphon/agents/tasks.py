@@ -44,6 +44,8 @@ class Task(msgspec.Struct, frozen=True):
     agent: Declaration
     text: str
     ttl: float | None = None
+    audience: tuple[str, ...] | None = None
+    """Who is told of it in the channel of the turn; None is everybody."""
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -102,7 +104,7 @@ class Given:
             raise UsageError(f"the task for {name!r} cannot be given: {denial.detail}")
         self._counts[name] += 1
         task_id, turn = derived_id("task", stands.key, name, str(self._counts[name])), stands.turn
-        task = Task(task_id, self._channel_id, turn.turn_id, turn.cause, self._by, agent, text, ttl)
+        task = Task(task_id, self._channel_id, turn.turn_id, turn.cause, self._by, agent, text, ttl, turn.audience)
         self._under_way[task_id] = stands.delegates, task
         try:
             reported = await stands.delegates.run(task)

@@ -60,7 +60,9 @@ def check_data(draft: Envelope) -> Deny | None:
 
 
 def _writes_context(event_type: str, data: dict[str, object]) -> bool:
-    return event_type == EV_CONTEXT_SET or (event_type == EV_PACKET and bool(data.get("context_updates")))
+    """Whether this changes context variables. A packet has room for changes also if it makes none."""
+    updates = data.get("context_updates") if event_type == EV_PACKET else None
+    return event_type == EV_CONTEXT_SET or (isinstance(updates, dict) and any(updates.values()))
 
 
 def _is_plain(draft: Envelope) -> bool:

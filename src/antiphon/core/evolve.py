@@ -158,12 +158,15 @@ def _expiry(at: str, ttl: float | None) -> str:
 def _spoken(state: State, envelope: Envelope) -> State:
     speaker, at = envelope.sender_id, envelope.created_at
     active = state.active_at if speaker == HUB else at
+    if envelope.audience is not None:
+        state = _whispered(state, envelope)
     if _is_put_in(state, envelope):
         return replace(
             state,
             sequence=envelope.sequence,
             updated_at=at,
             active_at=active,
+            spoken=True,
             interjected=True,
             last_envelope_id=envelope.envelope_id,
             paused="",
@@ -174,6 +177,7 @@ def _spoken(state: State, envelope: Envelope) -> State:
         sequence=envelope.sequence,
         updated_at=at,
         active_at=active,
+        spoken=True,
         interjected=False,
         turn_count=state.turn_count + 1,
         speakers=tuple(name for name in state.speakers if name != speaker) if state.speakers else (),
@@ -183,6 +187,27 @@ def _spoken(state: State, envelope: Envelope) -> State:
     if AGENT in envelope.event_data:
         spoken = _led(spoken, speaker, envelope.event_data[AGENT])
     return _answered(spoken, envelope) if state.owed or state.unattended or state.paused else spoken
+
+
+def _whispered(state: State, envelope: Envelope) -> State:
+    """The state after something was said in private: an agent answers only those who heard all that it was told."""
+    hearers = tuple(dict.fromkeys((*(envelope.audience or ()), envelope.sender_id)))
+    told = dict(state.whispered)
+    for name in hearers:
+        if state.participants.get(name) == "agent" and name != envelope.sender_id:
+            told[name] = tuple(each for each in told.get(name, hearers) if each in hearers)
+    return replace(state, whispered=told)
+
+
+def _to_answer(state: State, *, again: bool) -> dict[str, tuple[str, ...]]:
+    """Who heard what the turn that is given now answers: what was said since it was last given, if anything was.
+
+    A turn that is given again answers what it was to answer before as well.
+    """
+    if not again:
+        return state.whispered if state.spoken else state.answering
+    both = state.answering | state.whispered
+    return {name: tuple(each for each in state.answering.get(name, who) if each in who) for name, who in both.items()}
 
 
 def _led(state: State, speaker: str, agent: object) -> State:
@@ -233,12 +258,17 @@ def _assigned(state: State, envelope: Envelope, event: Assigned) -> State:
     at, kinds, fired = envelope.created_at, state.participants, state.fired
     if event.rule is not None and event.rule not in fired:
         state = replace(state, fired=(*fired, event.rule))
+    again = state.interjected and tuple(event.speakers) == state.speakers
+    answering = _to_answer(state, again=again)
     new = tuple(
-        Turn(f"{envelope.sequence}/{name}", name, envelope.causation_id, envelope.sequence)
+        Turn(
+            f"{envelope.sequence}/{name}", name, envelope.causation_id, envelope.sequence, audience=answering.get(name)
+        )
         for name in dict.fromkeys(event.speakers)
         if kinds.get(name) == "agent"
     )
-    if state.interjected and tuple(event.speakers) == state.speakers:  # given again: nobody gains time by that
+    state = replace(state, answering=answering, whispered={}, spoken=False)
+    if again:  # nobody gains time by that
         return replace(state, owed=new, paused="")
     if state.ordered or not state.owed:
         turns = state.turn_count

@@ -41,6 +41,8 @@ class Turn(msgspec.Struct, frozen=True):
     """The end of the pause after a crash. Set until the turn is claimed again."""
     suspended: bool = False
     """Whether it has reached its limit of crashes, and waits for a person's decision."""
+    audience: tuple[str, ...] | None = None
+    """Who heard all that it answers, if not everybody did. The answer, and what is told of the turn, is for them."""
 
     @property
     def waits_for_person(self) -> bool:
@@ -102,6 +104,12 @@ class State(msgspec.Struct, frozen=True):
     """The tasks that turns wait for, and until when at the longest."""
     active: dict[str, str] = msgspec.field(default_factory=dict)
     """Who answers for an agent that has a team, if not the agent itself: `support` to `support/billing`."""
+    whispered: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """For each agent that was told something in private since the turn was last given: who heard all of it."""
+    answering: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """The same for what the turn that was last given is to answer."""
+    spoken: bool = False
+    """Whether anything was said since the turn was last given."""
     heard: int = 0
     """Up to where everything was heard elsewhere, in the channel that this one is a fork of."""
 
@@ -135,4 +143,6 @@ def detached(state: State) -> State:
         context_vars=copied(state.context_vars),
         tasks=dict(state.tasks),
         active=dict(state.active),
+        whispered=dict(state.whispered),
+        answering=dict(state.answering),
     )

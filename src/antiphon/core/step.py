@@ -226,11 +226,16 @@ def _closing(reason: str, cause: str) -> Envelope:
 
 
 def turn_failed(turn: Turn, reason: str, detail: str, *, cause: str | None, agent: str = "") -> Envelope:
-    """That this turn ended without an answer, for everybody to see."""
+    """That this turn ended without an answer, for everybody who heard what it was to answer."""
     data: Json = {"turn": turn.turn_id, "speaker": turn.speaker, "reason": reason, "detail": detail}
     if agent:
         data["agent"] = agent
-    return said_by_hub(EV_TURN_FAILED, data, cause=cause)
+    return said_by_hub(EV_TURN_FAILED, data, cause=cause, audience=audience_of(turn))
+
+
+def audience_of(turn: Turn) -> list[str] | None:
+    """Who is told of a turn; None is everybody."""
+    return None if turn.audience is None else list(turn.audience)
 
 
 def next_to_answer(state: State, turn: Turn) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 LONGEST = 80
 LONGEST_STORY = 500
@@ -19,6 +20,21 @@ def shown(value: object) -> str:
     except Exception:  # a value that cannot even be shown is bad input like any other
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def spelt(name: object, known: Collection[str]) -> str | None:
+    """The known name that this is, whatever its case; None if there is none."""
+    if not isinstance(name, str):
+        return None
+    return next((each for each in known if each == name), None) or next(
+        (each for each in known if each.lower() == name.lower()), None
+    )
+
+
+def meant_by(name: object, known: Collection[str]) -> str:
+    """Advice on a name that differs from a known one only in case; "" if it does not."""
+    found = spelt(name, known)
+    return "" if found is None or found == name else f"did you mean {found!r}?"
 
 
 def told(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet,
 from antiphon.core.rules import Shows
 from antiphon.core.state import State, Turn
 from antiphon.core.views import FullTranscript, NamedTranscript, View
+from antiphon.core.words import spelt
 from antiphon.guards.handoffs import OTHERS, HandoffLimit
 from antiphon.hub.live import LiveChannel
 
@@ -38,10 +39,11 @@ def refusing(live: LiveChannel, speaker: str) -> Callable[[Handoff], str | None]
         state = live.state
         if not in_packets(live):
             return f"Nobody can be handed anything in a {state.type} channel; answer yourself."
-        if handoff.target not in state.participants:
+        target = spelt(handoff.target, state.participants)
+        if target is None:
             known = ", ".join(state.participants)
             return f"Nobody called {handoff.target!r} takes part here; there are: {known}."
-        why = limit.refusal(state, speaker, handoff.target)
+        why = limit.refusal(state, speaker, target)
         if why == OTHERS:
             return "Others have the turn together with you, so that you cannot give it away; answer yourself."
         return None if why is None else f"There have been {limit.most} handoffs in a row, the limit; answer yourself."
@@ -58,8 +60,22 @@ def texts_of(said: Said, context: ContextSet, *, who: str) -> list[tuple[str, Js
     return [(EV_CONTEXT_SET, data_of(context)), *spoken] if context.set or context.delete else spoken
 
 
-def packet_of(live: LiveChannel, said: Said, context: ContextSet, *, who: str) -> list[tuple[str, Json]]:
-    """What a turn ends in where it ends in a packet: all of it as one fact."""
+def hearers_of(state: State, turn: Turn, said: Said, *, chosen: tuple[str, ...] | None) -> list[str] | None:
+    """Whom an answer is for: as a tool has chosen, else those who heard what it answers; None is everybody.
+
+    A participant that is handed the turn hears what it is handed.
+    """
+    if chosen is not None or turn.audience is None:
+        return list(chosen or ()) or None
+    target = None if said.handoff is None else spelt(said.handoff.target, state.participants)
+    return list(dict.fromkeys((*turn.audience, *([] if target is None else [target]))))
+
+
+def packet_of(live: LiveChannel, said: Said, context: ContextSet, *, who: str, private: bool) -> list[tuple[str, Json]]:
+    """What a turn ends in where it ends in a packet: all of it as one fact.
+
+    What a private packet writes to the context is recorded before it: context variables are everybody's.
+    """
     named: frozenset[str] | None = getattr(live.laws.adapter, "routing_tools", None)
     handoff = said.handoff or Handoff("")
     routing = Routing(
@@ -70,8 +86,11 @@ def packet_of(live: LiveChannel, said: Said, context: ContextSet, *, who: str) -
         finish=said.finish,
         stopped=said.stopped,
     )
-    packet: Json = {"body": said.text, "routing": data_of(routing), "context_updates": data_of(context)}
-    return [(EV_PACKET, {**packet, "agent": who} if who else packet)]
+    apart = private and bool(context.set or context.delete)
+    updates = data_of(ContextSet() if apart else context)
+    packet: Json = {"body": said.text, "routing": data_of(routing), "context_updates": updates}
+    spoken: list[tuple[str, Json]] = [(EV_PACKET, {**packet, "agent": who} if who else packet)]
+    return [(EV_CONTEXT_SET, data_of(context)), *spoken] if apart else spoken
 
 
 def beginning(state: State, turn: Turn, history: History) -> Progress:

@@ -21,7 +21,7 @@ from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant, after
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import Turn
-from antiphon.core.step import Admitted
+from antiphon.core.step import Admitted, audience_of
 from antiphon.core.turns import FENCED, Claim, Ending, Failure, Work, claimed, ended, failed, released, written
 from antiphon.hub.clock import Clock
 from antiphon.hub.live import LiveChannel
@@ -118,7 +118,7 @@ class Notes:
 
     def _entry(self, event_type: str, event: msgspec.Struct) -> Envelope:
         data = data_of(event)
-        audience = None if event_type == EV_CALL_DOUBTED else [OPERATORS]  # a person must hear of a doubt
+        audience = audience_of(self.turn) if event_type == EV_CALL_DOUBTED else [OPERATORS]  # a person hears of a doubt
         return Envelope(self._new_id(), "", HUB, audience, event_type, data, self.turn.cause)
 
     async def _write(self, write: Write, said: Envelope | None = None) -> None:

@@ -59,6 +59,11 @@ class Performance:
         """What this turn has written to the context so far."""
         return self._tools.context
 
+    @property
+    def audience(self) -> tuple[str, ...] | None:
+        """Whom a tool wants the answer to be for: nobody named is everybody; None if no tool has said."""
+        return self._tools.audience
+
     async def perform(self, wanted: Wanted) -> Given:
         """Do what is wanted, and give what it came to."""
         self._book.activate(_path_of(wanted))
@@ -112,12 +117,18 @@ class Performance:
             async for piece in pieces:
                 if isinstance(piece, str):
                     asking.heard |= bool(piece) and feed.overheard(channel_id)
-                    feed.signal(Signal(channel_id, member.name, self._book.turn_id, wanted.index, piece))
+                    self._signal(member.name, wanted.index, piece)
                 else:
                     reply = _checked(piece)
         if reply is None:
             raise ReplyMalformed("the model's stream ended without its answer")
         return reply
+
+    def _signal(self, speaker: str, index: int, piece: str) -> None:
+        """Publish a piece of text to those who may hear of the turn."""
+        book = self._book
+        signal = Signal(book.channel_id, speaker, book.turn_id, index, piece, book.notes.turn.audience)
+        book.means.feed.signal(signal)
 
     def _given_up(self, index: int, reason: str, detail: str) -> Failing:
         self._book.notes.keep(EV_CALL_FAILED, CallFailed(self._book.turn_id, index, detail))

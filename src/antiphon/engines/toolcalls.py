@@ -9,13 +9,14 @@ Rule 3: a call that was in flight when somebody died goes by its tool's class: `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from antiphon.agents.calling import BadArguments, Given, Returned, bound_call, called, reconciled, unknown
 from antiphon.agents.context import NOTHING, TurnChannel, joined
 from antiphon.agents.handing import settled
+from antiphon.agents.intents import TRANSFER
 from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.results import NotDone
 from antiphon.agents.tasks import Standing
@@ -35,6 +36,7 @@ from antiphon.core.events import (
     Json,
 )
 from antiphon.core.journal import idempotency_key
+from antiphon.core.words import spelt
 from antiphon.engines.alarms import OutOfTime
 from antiphon.engines.means import Book, Failing, InDoubt, digest_of_call
 from antiphon.engines.tracing import Marks
@@ -46,6 +48,8 @@ class Surely(msgspec.Struct, frozen=True, omit_defaults=True):
     returned: Returned
     context: ContextSet | None = None
     """What it wrote to the context."""
+    audience: tuple[str, ...] | None = None
+    """Whom it wants the answer to be for: nobody named is everybody; None if it does not say."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -67,6 +71,8 @@ class ToolCalls:
         self._state = book.notes.live.state
         self.context = ContextSet()
         """What this turn has written to the context so far."""
+        self.audience: tuple[str, ...] | None = None
+        """Whom the last tool that said so wants the answer to be for."""
         self._held: dict[int, Ready] = {}
         """Calls that have returned with a handoff, of which it is to be decided which one counts."""
 
@@ -86,6 +92,8 @@ class ToolCalls:
         results = self._decided(wanted, known)
         for each in wanted:
             self.context = joined(self.context, known[each.index].context or NOTHING)
+            chosen = known[each.index].audience
+            self.audience = self.audience if chosen is None else chosen
         return results
 
     def _decided(self, wanted: Sequence[CallTool], found: dict[int, Surely]) -> tuple[Returned, ...]:
@@ -119,7 +127,7 @@ class ToolCalls:
         """The call, ready to leave; if there is no such tool or its arguments are wrong, what the model is told."""
         name = wanted.call.name
         tools = self._book.team.members[wanted.path].tools
-        tool = tools.get(name)
+        tool = tools.get(name) or _transfer(name, tools)
         if tool is None:
             return self._refused(wanted, unknown(name, tools))
         try:
@@ -176,7 +184,7 @@ class ToolCalls:
             return outcome
         if outcome.failed:
             return None
-        return self._finished(ready, Surely(outcome, _or_none(channel.written)))
+        return self._finished(ready, Surely(outcome, _or_none(channel.written), channel.audience))
 
     async def _doubt(self, doubted: Sequence[tuple[Ready, str]]) -> None:
         if not doubted:
@@ -241,7 +249,9 @@ class ToolCalls:
         left[0] -= 1
         if channel.tasks.usage != NO_USAGE:
             returned = msgspec.structs.replace(returned, usage=channel.tasks.usage)
-        surely = Surely(returned) if returned.failed else Surely(returned, _or_none(channel.written))
+        surely = Surely(returned)
+        if not returned.failed:
+            surely = Surely(returned, _or_none(channel.written), channel.audience)
         if returned.target is not None and ready.tool.idempotency != "unsafe":
             self._held[ready.wanted.index] = ready
         else:
@@ -269,6 +279,12 @@ class ToolCalls:
     def _given(self, ready: Ready, channel: TurnChannel) -> Given:
         caller = self._book.caller(ready.wanted.path)
         return Given(channel=channel, context=channel.context_vars, idempotency_key=ready.key, caller=caller)
+
+
+def _transfer(name: str, tools: Mapping[str, Tool]) -> Tool | None:
+    """The tool that transfers to the agent named in this one's name, whatever its case."""
+    found = spelt(name, [each for each in tools if each.startswith(TRANSFER)])
+    return None if found is None else tools[found]
 
 
 def _or_none(written: ContextSet) -> ContextSet | None:

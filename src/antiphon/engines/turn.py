@@ -23,7 +23,7 @@ from antiphon.agents.team import shown_path
 from antiphon.core.draft import check_event
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, StoreError, TooLarge
-from antiphon.core.events import EV_CHANNEL_CLOSED, ContextSet
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CONTEXT_SET
 from antiphon.core.guard import Deny
 from antiphon.core.ids import derived_id
 from antiphon.core.instants import after
@@ -35,7 +35,7 @@ from antiphon.core.words import told
 from antiphon.engines.alarms import Alarms
 from antiphon.engines.entering import Entrance
 from antiphon.engines.lag import WATCH
-from antiphon.engines.manners import beginning, day_of, in_packets, packet_of, refusing, texts_of, view_of
+from antiphon.engines.manners import beginning, day_of, hearers_of, in_packets, packet_of, refusing, texts_of, view_of
 from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped, warned_in
 from antiphon.engines.notes import Fenced, Notes
 from antiphon.engines.performing import Performance
@@ -151,7 +151,7 @@ class Turns:
                 await notes.claim()
             said, performance = await self._taken(attempt, notes, agent, trace=trace)
             attempt.ending = True
-            await notes.end(self._ending(notes, agent, said, context=performance.context))
+            await notes.end(self._ending(notes, agent, said, performance=performance))
         except Failing as failing:
             return failing.failure
         except Denied as denied:
@@ -227,18 +227,23 @@ class Turns:
         while len(self._histories) > HISTORIES or (size > HISTORY_CHARACTERS and len(self._histories) > 1):
             size -= self._histories.popitem(last=False)[1].size
 
-    def _ending(self, notes: Notes, agent: Declaration, said: Said, *, context: ContextSet) -> Ending:
-        live, turn = notes.live, notes.turn
+    def _ending(self, notes: Notes, agent: Declaration, said: Said, *, performance: Performance) -> Ending:
+        live, turn, context = notes.live, notes.turn, performance.context
+        audience = hearers_of(live.state, turn, said, chosen=performance.audience)
         known = len(agent.team.members) > 1 or agent.name in live.state.active  # a team that is gone is forgotten
         who = shown_path((agent.name, *said.path)) if known else ""
-        drafts = packet_of(live, said, context, who=who) if in_packets(live) else texts_of(said, context, who=who)
+        private = audience is not None
+        packets = in_packets(live)
+        drafts = (
+            packet_of(live, said, context, who=who, private=private) if packets else texts_of(said, context, who=who)
+        )
         reply_id = derived_id(live.state.channel_id, turn.turn_id, "reply")
         envelopes = tuple(
             Envelope(
                 reply_id if place == len(drafts) - 1 else self._place.new_id(),
                 live.state.channel_id,
                 agent.name,
-                None,
+                None if event_type == EV_CONTEXT_SET else audience,
                 event_type,
                 data,
                 turn.cause,
@@ -249,7 +254,7 @@ class Turns:
             denial = check_event(envelope)
             if denial is not None:
                 raise Failing(f"refused:{denial.reason}", denial.detail)
-        return Ending(envelopes, None if in_packets(live) else said.finish)
+        return Ending(envelopes, None if packets else said.finish)
 
     async def _dropped(self, attempt: Attempt, notes: Notes, why: str) -> None:
         """The turn is somebody else's. Whoever has it now may die as well, so it is looked at again."""

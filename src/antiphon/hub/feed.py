@@ -26,6 +26,8 @@ class Signal(msgspec.Struct, frozen=True):
     index: int
     """The position of the model call in its turn."""
     text: str
+    audience: tuple[str, ...] | None = None
+    """Who may hear it; None is everybody in the channel."""
 
 
 class Overhearing:

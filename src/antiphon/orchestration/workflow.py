@@ -14,7 +14,7 @@ from typing import ClassVar
 from antiphon.core.codec import from_json, to_json
 from antiphon.core.conditions import ToolCalled, leaves
 from antiphon.core.decision import Assign, Close, Decision
-from antiphon.core.envelope import Envelope
+from antiphon.core.envelope import Envelope, visible_to
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.events import EV_CHANNEL_OPENED, EV_PACKET, Json, Packet, event_of
 from antiphon.core.rules import Expectation, Finding, Seating, Seats
@@ -103,4 +103,5 @@ def _routed(envelope: Envelope) -> Decision | None:
     routing = event.routing
     if routing.target is None or routing.rejected:
         return None
-    return Assign((routing.target,), f"handoff: {routing.reason}" if routing.reason else "handoff")
+    told = routing.reason and visible_to(envelope, routing.target)  # an assignment is told to its speakers
+    return Assign((routing.target,), f"handoff: {routing.reason}" if told else "handoff")

@@ -226,11 +226,14 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
             yield envelope
 
     async def signals(self, channel_id: str, *, participant: str | None = None) -> AsyncIterator[Signal]:
-        """Pieces of text as models speak in a channel, from now on, until it ends. They are not recorded."""
+        """Pieces of text as models speak in a channel, from now on, until it ends. They are not recorded.
+
+        With `participant` only what that participant may hear; without, the operator's view.
+        """
         live = await self._desk.live(channel_id)
         if participant is not None and participant not in live.state.participant_order:
             raise UnknownChannel(channel_id)
-        async for signal in overhear(self._desk, live):
+        async for signal in overhear(self._desk, live, reader=participant):
             yield signal
 
     async def channels(

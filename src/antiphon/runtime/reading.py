@@ -54,15 +54,20 @@ async def grown(desk: Desk, live: LiveChannel, cursor: int, *, until: asyncio.Ev
             await waiting_for_others(growth.wait())
 
 
-async def overhear(desk: Desk, live: LiveChannel) -> AsyncGenerator[Signal, None]:
-    """The signals of a channel from now on, until the channel or the hub ends. A slow listener misses the oldest."""
+async def overhear(desk: Desk, live: LiveChannel, *, reader: str | None) -> AsyncGenerator[Signal, None]:
+    """The signals of a channel that the reader may hear, from now on, until the channel or the hub ends.
+
+    A slow listener misses the oldest. Without a reader it is the operator's view.
+    """
     channel_id = live.state.channel_id
     with desk.feed.overhearing(channel_id) as hearing, desk.feed.watching(channel_id) as grown:
         hearing.wake = grown
         while not desk.closing.is_set():
             grown.clear()
             while hearing.signals:
-                yield hearing.signals.popleft()
+                signal = hearing.signals.popleft()
+                if reader is None or signal.audience is None or reader in signal.audience:
+                    yield signal
             if live.state.ended:
                 return
             await waiting_for_others(grown.wait())

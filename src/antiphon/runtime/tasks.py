@@ -97,7 +97,9 @@ class Tasks:
         if started is None or owed_turn((await desk.channels.get(parent)).state, turn_id) is not None:
             return False
         by, name = channel.participant_order
-        task = Task(channel.channel_id, parent, turn_id, started.causation_id, by, desk.agents[name], "")
+        heard = None if started.audience is None else tuple(started.audience)
+        cause, agent = started.causation_id, desk.agents[name]
+        task = Task(channel.channel_id, parent, turn_id, cause, by, agent, "", audience=heard)
         desk.spawn(self._cancelled(task), f"end of task {task.task_id}")
         return True
 
@@ -199,7 +201,8 @@ class _Report:
         about: Json = {"task": task.task_id, "agent": task.agent.name, "by": task.by, "turn": task.turn_id}
         draft = said_by_hub(event_type, {**about, **data}, cause=task.cause)
         envelope_id = derived_id(task.task_id, END if event_type in TASK_ENDS else event_type, mark)
-        draft = Envelope(envelope_id, "", draft.sender_id, None, event_type, draft.event_data, draft.causation_id)
+        audience = None if task.audience is None else list(task.audience)
+        draft = Envelope(envelope_id, "", draft.sender_id, audience, event_type, draft.event_data, draft.causation_id)
         await self._parent.submit(
             lambda fold, laws, at: (
                 None if fold.state.ended else record(fold, draft, laws=laws, at=at, new_id=desk.new_id)

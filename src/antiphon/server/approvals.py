@@ -48,7 +48,8 @@ async def _in_channel(visit: Visit, channel_id: str) -> list[Approval]:
     """What waits in one channel. One that cannot be used hides no other."""
     try:
         live = await visit.hub._desk.live(channel_id)
-        return [await _approval(live, turn, index) for turn in live.state.owed for index in turn.doubts]
+        turns = [turn for turn in live.state.owed if _may_know(visit, turn)]
+        return [await _approval(live, turn, index) for turn in turns for index in turn.doubts]
     except (RulesInvalid, LogCorrupt) as error:
         log.warning("what waits in channel %s cannot be known: %s", channel_id, error)
         return []
@@ -90,9 +91,16 @@ async def _waiting(visit: Visit, approval_id: str) -> tuple[LiveChannel, Turn, i
     if visit.principal.name not in live.state.participants and not visit.principal.may("operate"):
         raise gone
     turn = owed_turn(live.state, f"{sequence}/{speaker}")
+    if turn is not None and not _may_know(visit, turn):
+        raise gone
     if turn is None or int(index) not in turn.doubts:
         raise Refused(409, "not_in_doubt", "this was decided already, or its turn has ended")
     return live, turn, int(index)
+
+
+def _may_know(visit: Visit, turn: Turn) -> bool:
+    """Whether the participant heard what a turn answers. An operator may know of every turn."""
+    return turn.audience is None or visit.principal.name in turn.audience or visit.principal.may("operate")
 
 
 async def _approval(live: LiveChannel, turn: Turn, index: int) -> Approval:
