@@ -233,7 +233,7 @@ def test_a_handoff_to_somebody_right_below_or_anybody_above_stays_in_the_turn(
 
 @pytest.mark.parametrize(
     ("stored", "target"),
-    [((), "tax"), ((), "nobody"), (("billing",), "legal"), (("billing", "tax"), "legal"), ((), "Billing")],
+    [((), "tax"), ((), "nobody"), (("billing",), "legal"), (("billing", "tax"), "legal")],
 )
 def test_a_handoff_to_anybody_else_leaves_the_team_or_is_refused(stored: tuple[str, ...], target: str) -> None:
     gone = play(SUPPORT, asks("pass_on"), results=handed(target), stored=stored, manner=THERE)
@@ -243,6 +243,13 @@ def test_a_handoff_to_anybody_else_leaves_the_team_or_is_refused(stored: tuple[s
     kept = play(SUPPORT, asks("pass_on"), says("So."), results=handed(target), stored=stored)
     assert told(kept) == [("pass_on", f"Nobody called {target} is here.", True)]
     assert kept.said == Said("So.", tools=("pass_on",), path=stored)
+
+
+def test_a_handoff_in_another_case_goes_to_the_channel_first_then_to_the_team() -> None:
+    gone = play(SUPPORT, asks("pass_on"), results=handed("Billing"), manner=THERE)
+    assert (gone.said.handoff, gone.said.path) == (Handoff("Billing", "why", "Over to you."), ())
+    kept = play(SUPPORT, asks("pass_on"), says("So."), results=handed("Billing"))
+    assert kept.said == Said("So.", tools=("pass_on",), path=("billing",))
 
 
 def test_a_turn_that_is_given_away_need_not_have_the_shape_that_is_wanted() -> None:

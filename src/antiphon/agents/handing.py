@@ -16,6 +16,7 @@ from antiphon.agents.calling import Returned
 from antiphon.agents.progress import Path
 from antiphon.agents.results import Handoff
 from antiphon.agents.team import Member, Team
+from antiphon.core.words import spelt
 
 Refusal = Callable[[Handoff], str | None]
 """Why a handoff to somebody else in the channel is not possible; None if it is."""
@@ -39,7 +40,9 @@ class Settled(msgspec.Struct, frozen=True):
 
 def settled(team: Team, path: Path, results: Sequence[Returned], *, hops: int, refusal: Refusal) -> Settled:
     """Let one handoff stand, and decline the rest."""
-    member, kept = team.members[path], list(results)
+    member = team.members[path]
+    results = [_found(member, result, refusal) for result in results]
+    kept = list(results)
     if any(result.finish is not None for result in results):
         return Settled(tuple(_ignored(result, "it is finished") for result in results))
     for number, result in enumerate(results):
@@ -52,6 +55,18 @@ def settled(team: Team, path: Path, results: Sequence[Returned], *, hops: int, r
             return Settled((*kept[: number + 1], *rest), member.reach.get(result.target))
         kept[number] = declined
     return Settled(tuple(kept))
+
+
+def _found(member: Member, result: Returned, refusal: Refusal) -> Returned:
+    """The result with the name as the team spells it, if it hands over to an agent of the team in another case.
+
+    A participant of the channel that can be handed the turn is meant first.
+    """
+    handoff = result.handoff
+    target = None if handoff is None else spelt(handoff.target, member.reach)
+    if handoff is None or target is None or target == handoff.target or refusal(handoff) is None:
+        return result
+    return msgspec.structs.replace(result, handoff=msgspec.structs.replace(handoff, target=target))
 
 
 def _declined(team: Team, member: Member, result: Returned, *, hops: int, refusal: Refusal) -> Returned | None:

@@ -8,9 +8,10 @@ from typing import ClassVar
 import msgspec
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.events import EV_PACKET, Packet, event_of
+from antiphon.core.events import EV_PACKET, Json, Packet, event_of
 from antiphon.core.guard import ALLOW, Change, Verdict
 from antiphon.core.state import State
+from antiphon.core.words import spelt
 
 MOST_HOPS = 5
 OTHERS = "others_have_the_turn"
@@ -30,8 +31,10 @@ class HandoffLimit(msgspec.Struct, frozen=True):
             return ALLOW
         match event_of(draft):
             case Packet(routing=routing) if routing.target is not None:
-                why = self.refusal(state, draft.sender_id, routing.target)
-                return ALLOW if why is None else Change(_rejecting(draft, why))
+                target = spelt(routing.target, state.participants) or routing.target
+                why = self.refusal(state, draft.sender_id, target)
+                told: Json = {} if why is None else {"rejected": why}
+                return ALLOW if why is None and target == routing.target else Change(_routed(draft, target, told))
             case _:
                 return ALLOW
 
@@ -48,7 +51,8 @@ class HandoffLimit(msgspec.Struct, frozen=True):
         return None
 
 
-def _rejecting(draft: Envelope, why: str) -> Envelope:
+def _routed(draft: Envelope, target: str, told: Json) -> Envelope:
+    """The packet with the target as its channel spells it, and why it is refused, if it is."""
     routing = draft.event_data["routing"]
     assert isinstance(routing, dict), "a packet with a target has routing"
-    return replace(draft, event_data={**draft.event_data, "routing": {**routing, "rejected": why}})
+    return replace(draft, event_data={**draft.event_data, "routing": {**routing, "target": target, **told}})

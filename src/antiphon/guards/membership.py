@@ -10,7 +10,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.events import ASIDE, SUBSTANTIVE
 from antiphon.core.guard import ALLOW, LATER, Deny, Verdict
 from antiphon.core.state import State
-from antiphon.core.words import shown
+from antiphon.core.words import meant_by, shown
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -25,8 +25,11 @@ class Membership(msgspec.Struct, frozen=True):
             return _shut(state)
         if draft.audience is None:
             return ALLOW
-        strangers = [name for name in draft.audience if name not in state.participants]
-        return Deny("unknown_audience", f"{shown(strangers[0])} is not in this channel") if strangers else ALLOW
+        stranger = next((name for name in draft.audience if name not in state.participants), None)
+        if stranger is None:
+            return ALLOW
+        advice = meant_by(stranger, state.participants)
+        return Deny("unknown_audience", f"{shown(stranger)} is not in this channel" + (f"; {advice}" if advice else ""))
 
 
 class TurnOrder(msgspec.Struct, frozen=True):

@@ -83,9 +83,16 @@ def repeated(draft: Envelope, first: Envelope) -> Envelope | Deny:
 
 
 def _as_asked(asked: Json, recorded: Json) -> Json:
-    """What was recorded, without what the hub noted on it: that it was put in, or that its handoff was refused."""
+    """What was recorded, without what the hub noted on it: that it was put in, or how its handoff was read."""
     plain = {key: value for key, value in recorded.items() if key != ASIDE or ASIDE in asked}
     routing, wanted = plain.get("routing"), asked.get("routing")
-    if isinstance(routing, dict) and isinstance(wanted, dict) and "rejected" not in wanted:
-        plain["routing"] = {key: value for key, value in routing.items() if key != "rejected"}
+    if isinstance(routing, dict) and isinstance(wanted, dict):
+        named = {"target": wanted["target"]} if _is_same_name(wanted.get("target"), routing.get("target")) else {}
+        kept = {key: value for key, value in routing.items() if key != "rejected" or "rejected" in wanted}
+        plain["routing"] = {**kept, **named}
     return plain
+
+
+def _is_same_name(asked: object, recorded: object) -> bool:
+    """Whether a name was recorded as the channel spells it."""
+    return isinstance(asked, str) and isinstance(recorded, str) and asked.lower() == recorded.lower()

@@ -14,7 +14,7 @@ from antiphon.core.conditions import FromSpeaker, TransitionCondition, leaves
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.rules import Finding, Seating
 from antiphon.core.targets import named_in
-from antiphon.core.words import shown
+from antiphon.core.words import meant_by, shown
 from antiphon.orchestration.board import Board, Holders, Move, Node
 from antiphon.orchestration.domains import Domain, context_leaves
 from antiphon.orchestration.exploring import Exploration
@@ -57,7 +57,7 @@ def check_graph(
 
 def check_seated(graph: TransitionGraph, seating: Seating, *, budget: int = BUDGET) -> list[Finding]:
     """What is wrong with a graph in a channel of these."""
-    strangers = list(_strangers(graph, seating))
+    strangers = [*_strangers(graph, seating), *_misspelt(graph, seating)]
     keys = list(_open_keys(graph, seating))
     if strangers:
         return [*strangers, *keys]
@@ -81,14 +81,26 @@ def _warning(code: str, message: str) -> Finding:
 def _strangers(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
     known = ", ".join(seating.kinds)
     if graph.initial_speaker not in seating.kinds:
-        message = f"initial_speaker is {graph.initial_speaker!r}, who is not a participant; there are: {known}"
+        advice = meant_by(graph.initial_speaker, seating.kinds) or f"there are: {known}"
+        message = f"initial_speaker is {graph.initial_speaker!r}, who is not a participant; {advice}"
         yield Finding("error", "unknown_initial_speaker", message)
     targets = [(f"transition {place}", rule.then) for place, rule in enumerate(graph.transitions)]
     for where, target in (*targets, ("default_target", graph.default_target)):
         for name in named_in(target):
             if name not in seating.kinds:
-                message = f"{where} gives the turn to {name!r}, who is not a participant; there are: {known}"
+                advice = meant_by(name, seating.kinds) or f"there are: {known}"
+                message = f"{where} gives the turn to {name!r}, who is not a participant; {advice}"
                 yield Finding("error", "unknown_target", message)
+
+
+def _misspelt(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
+    """Speakers that are named in another case than the participant has, so that their rule could never match."""
+    for place, rule in enumerate(graph.transitions):
+        for name in sorted({leaf.agent_id for leaf in leaves(rule.when) if isinstance(leaf, FromSpeaker)}):
+            advice = meant_by(name, seating.kinds)
+            if advice:
+                message = f"transition {place} waits for a word of {name!r}, who is not a participant; {advice}"
+                yield Finding("error", "misspelt_speaker", message)
 
 
 def _open_keys(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:

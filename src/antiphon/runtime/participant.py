@@ -10,7 +10,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import EV_CHANNEL_CREATED, Created, Json, Seat, data_of
 from antiphon.core.rules import Adapter, Expectation
-from antiphon.core.words import shown
+from antiphon.core.words import meant_by, shown
 from antiphon.orchestration.lawbook import adapter_named
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.desk import Desk
@@ -142,7 +142,9 @@ def _check_people(created: Created) -> None:
     for knob, names in {"interjectors": created.knobs.get("interjectors"), **named}.items():
         for name in names if isinstance(names, list) else []:
             if isinstance(name, str) and name not in people:
-                raise RulesInvalid(f"{knob} names {shown(name)}, who is not in the channel")
+                advice = meant_by(name, people)
+                hint = f"; {advice}" if advice else ""
+                raise RulesInvalid(f"{knob} names {shown(name)}, who is not in the channel{hint}")
 
 
 def _fitting(knobs: Json) -> Json:
