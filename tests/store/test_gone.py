@@ -1,4 +1,4 @@
-"""A database file that was deleted, replaced or moved away under an open store is noticed, and nothing is acknowledged."""
+"""A database file that is deleted, replaced or moved away under an open store is noticed: nothing is acknowledged."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class FileIdentity:
     def _give_up(self, part: str) -> None:
         self._gone = (
             f"{part} was deleted, replaced or moved away while a hub had it open, so nothing more is acknowledged or"
-            f" read; stop this hub, put the file back (or remove {self._path}{LOG} and {self._path}{MEMORY}, and restore"
-            " a copy), and open the hub again"
+            f" read; stop this hub, put the file back (or remove {self._path}{LOG} and {self._path}{MEMORY}, and"
+            " restore a copy), and open the hub again"
         )
         log.error("%s", self._gone)
 
