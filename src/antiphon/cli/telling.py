@@ -45,6 +45,7 @@ from antiphon.core.events import (
     Opened,
     Packet,
     Paused,
+    Prepared,
     Rejected,
     Released,
     Text,
@@ -136,6 +137,8 @@ def _lived(event: Event) -> str:
             return "accepts the invitation"
         case Rejected(reason=reason):
             return "declines the invitation" + (f": {reason}" if reason else "")
+        case Prepared(text=text):
+            return f"says when all have accepted: {text}"
         case Opened():
             return "opens the channel"
         case Forked(origin=origin, at=at, by=by):

@@ -55,6 +55,7 @@ EV_TASK_FAILED = "ag2.task.failed"
 EV_TASK_EXPIRED = "ag2.task.expired"
 
 EV_CHANNEL_CREATED = "antiphon.channel.created"
+EV_CHANNEL_PREPARED = "antiphon.channel.prepared"
 EV_CHANNEL_PAUSED = "antiphon.channel.paused"
 EV_CHANNEL_FORKED = "antiphon.channel.forked"
 EV_HISTORY_IMPORTED = "antiphon.history.imported"
@@ -187,6 +188,12 @@ class Rejected(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class Prepared(msgspec.Struct, frozen=True):
+    """What the creator says first, once everybody invited has accepted."""
+
+    text: str
+
+
 class Opened(msgspec.Struct, frozen=True):
     """Everybody invited has accepted."""
 
@@ -301,6 +308,7 @@ Event = (
     | Created
     | Acknowledged
     | Rejected
+    | Prepared
     | Opened
     | Assigned
     | Paused
@@ -335,6 +343,7 @@ _SHAPES: dict[str, type[Event]] = {
     EV_CHANNEL_CREATED: Created,
     EV_CHANNEL_INVITE_ACK: Acknowledged,
     EV_CHANNEL_INVITE_REJECT: Rejected,
+    EV_CHANNEL_PREPARED: Prepared,
     EV_CHANNEL_OPENED: Opened,
     EV_CHANNEL_PAUSED: Paused,
     EV_TURN_ASSIGNED: Assigned,

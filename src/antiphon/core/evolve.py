@@ -39,6 +39,7 @@ from antiphon.core.events import (
     Opened,
     Packet,
     Paused,
+    Prepared,
     Rejected,
     Released,
     Routing,
@@ -93,6 +94,8 @@ def _lived(state: State, envelope: Envelope, event: Event) -> State:
             return _created(state, envelope, event)
         case Acknowledged() | Rejected():
             return replace(state, awaiting=tuple(name for name in state.awaiting if name != envelope.sender_id))
+        case Prepared(text=text) if state.status == "invited":
+            return replace(state, prepared=text)
         case Opened() if state.status == "invited":
             return replace(state, status="active", active_at=envelope.created_at)
         case Paused(reason=reason):
@@ -160,6 +163,8 @@ def _spoken(state: State, envelope: Envelope) -> State:
     active = state.active_at if speaker == HUB else at
     if envelope.audience is not None:
         state = _whispered(state, envelope)
+    if state.prepared is not None:
+        state = replace(state, prepared=None)
     if _is_put_in(state, envelope):
         return replace(
             state,

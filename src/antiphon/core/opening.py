@@ -10,16 +10,18 @@ from antiphon.core.events import (
     EV_CHANNEL_INVITE,
     EV_CHANNEL_INVITE_ACK,
     EV_CHANNEL_INVITE_REJECT,
+    EV_CHANNEL_PREPARED,
     EV_GRAPH_WARNED,
     Created,
     Json,
     data_of,
 )
+from antiphon.core.guard import Deny, Later
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.rules import Checks, Finding, Seating
-from antiphon.core.step import Admitted, record, said_by_hub
+from antiphon.core.step import Admitted, record, said_by_hub, step
 
 MOST_WARNINGS = 50
 """How many are told in full; of the others their number."""
@@ -43,6 +45,30 @@ def opening(
         batch.extend(admitted.batch)
         fold = admitted.fold
     return Admitted(tuple(batch), fold)
+
+
+def said_first(fold: Fold, words: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
+    """Record what the creator says first, with the opening. While guests have yet to accept it is prepared for then.
+
+    Words that could not be said then are refused now: nothing but the invitations happens in between.
+    """
+    if fold.state.status == "invited":
+        judged = laws.judge(_opened(fold, laws=laws, at=at, new_id=new_id), words)
+        if isinstance(judged, Deny):
+            return judged
+        prepared = said_by_hub(EV_CHANNEL_PREPARED, words.event_data, audience=[OPERATORS])
+        return record(fold, prepared, laws=laws, at=at, new_id=new_id)
+    said = step(fold, words, laws=laws, at=at, new_id=new_id)
+    assert not isinstance(said, Later), "no turn has begun that could be waited for"
+    return said
+
+
+def _opened(fold: Fold, *, laws: Laws, at: Instant, new_id: IdSource) -> Fold:
+    """The fold as it will be once every guest has accepted."""
+    for guest in fold.state.awaiting:
+        accepted = Envelope(sender_id=guest, event_type=EV_CHANNEL_INVITE_ACK)
+        fold = record(fold, accepted, laws=laws, at=at, new_id=new_id).fold
+    return fold
 
 
 def findings_on(adapter: object, created: Created) -> list[Finding]:

@@ -60,7 +60,8 @@ def replayed(log: Iterable[Envelope], laws: Laws) -> Replay:
         if not isinstance(event_of(envelope), Text | Packet | Opened):
             continue
         recorded = tuple(_recorded(envelope, waiting))
-        now = tuple(_told(draft) for draft in consequences(laws, fold, envelope) if draft.event_type != EV_RULE_FAILED)
+        drafts = [draft for draft in consequences(laws, fold, envelope) if draft.sender_id == HUB]
+        now = tuple(_told(draft) for draft in drafts if draft.event_type != EV_RULE_FAILED)
         decisions += 1
         if not same(_plainly(recorded), _plainly(now)):
             return Replay(decisions, Difference(envelope.sequence, envelope.sender_id, recorded, now))

@@ -71,6 +71,8 @@ class State(msgspec.Struct, frozen=True):
     expires_at: Instant = NEVER
     awaiting: tuple[str, ...] = ()
     """Who has been invited and has not answered yet."""
+    prepared: str | None = None
+    """What the creator says as soon as the channel opens; None if nothing, and once anything was said."""
     speakers: tuple[str, ...] = ()
     """Who holds the turn. Several at once must all speak before the rules are read again."""
     assigned_at: Instant = NEVER

@@ -19,6 +19,7 @@ from antiphon.core.events import (
     EV_DEADLINE_EXTENDED,
     EV_PACKET,
     EV_RULE_FAILED,
+    EV_TEXT,
     EV_TURN_ASSIGNED,
     EV_TURN_FAILED,
     JOURNAL,
@@ -37,13 +38,15 @@ from antiphon.core.events import (
 )
 from antiphon.core.evolve import CLOCK_SET
 from antiphon.core.guard import NO_BREAKS, Breaks, Deadline, Deny, Later
-from antiphon.core.ids import IdSource
+from antiphon.core.ids import IdSource, derived_id
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
 from antiphon.core.words import shown
 
 REFUSALS = (Deny, Later)
+FIRST = "first words"
+"""What the first words of a channel are known by."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -67,7 +70,8 @@ def record(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSo
     at = max(fold.state.updated_at, at)
     following = [draft]
     for each in following:  # which grows meanwhile
-        envelope = stamped(each, fold.state, at=at, new_id=new_id)
+        said = each if each is draft or each.sender_id == HUB else _first_said(laws, fold, each)
+        envelope = stamped(said, fold.state, at=at, new_id=new_id)
         fold = laws.fold(fold, envelope)
         batch.append(envelope)
         following += consequences(laws, fold, envelope)
@@ -137,7 +141,8 @@ def consequences(laws: Laws, fold: Fold, envelope: Envelope) -> tuple[Envelope, 
         case Text() | Packet() as said if _others_owe(state):
             return _ended_by(laws.decide(fold, envelope), cause) if _finishes(said) else ()
         case Text() | Packet() | Opened():
-            return _carried_out(_decided(laws, fold, envelope), state, envelope)
+            decided = _carried_out(_decided(laws, fold, envelope), state, envelope)
+            return decided if state.prepared is None else (*decided, first_words(state, state.prepared))
         case Created() | Acknowledged() if not state.awaiting and state.status == "invited":
             return (said_by_hub(EV_CHANNEL_OPENED, {}, cause=cause),)
         case Rejected() if not state.ended:
@@ -153,6 +158,21 @@ def consequences(laws: Laws, fold: Fold, envelope: Envelope) -> tuple[Envelope, 
             return (_closing("expired", cause),)
         case _:
             return ()
+
+
+def first_words(state: State, text: str) -> Envelope:
+    """What the creator of a channel says first, as a draft. It is known by its id."""
+    words: Json = {"text": text}
+    return Envelope(derived_id(state.channel_id, FIRST), "", state.creator_id, None, EV_TEXT, words)
+
+
+def _first_said(laws: Laws, fold: Fold, words: Envelope) -> Envelope:
+    """The first words, judged like everything that is said.
+
+    They were judged when they were prepared. If rules that have changed since refuse them, the channel ends.
+    """
+    judged = laws.judge(fold, words)
+    return _closing(f"refused:{judged.reason}", None) if isinstance(judged, Deny) else words
 
 
 def _others_owe(state: State) -> bool:
@@ -221,7 +241,7 @@ def _trouble(error: RuleError, cause: str) -> Envelope:
     return said_by_hub(EV_RULE_FAILED, {"rule": error.rule, "error": error.error}, cause=cause, audience=[OPERATORS])
 
 
-def _closing(reason: str, cause: str) -> Envelope:
+def _closing(reason: str, cause: str | None) -> Envelope:
     return said_by_hub(EV_CHANNEL_CLOSED, {"reason": reason}, cause=cause)
 
 

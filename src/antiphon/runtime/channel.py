@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
@@ -134,10 +135,7 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
         return await self._desk.admit(live, draft, may_run=self._may_run)
 
     def _with_options(self, draft: Envelope, options: SendOptions) -> Envelope:
-        unknown = options.keys() - KNOWN_OPTIONS
-        if unknown:
-            known = ", ".join(sorted(KNOWN_OPTIONS))
-            raise UsageError(f"no option is called {shown(min(unknown))}; there are: {known}")
+        check_options(options, KNOWN_OPTIONS)
         message_id, audience = options.get("message_id"), options.get("audience")
         return replace(
             draft,
@@ -152,6 +150,13 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
             raise UsageError(f"message_id is {shown(message_id)}; give a text of 1 to {LONGEST_ID} characters")
         _check(message_id, "message_id")
         return derived_id(self.channel_id, self._speaker, message_id)
+
+
+def check_options(options: Mapping[str, object], known: Collection[str]) -> None:
+    """`UsageError` if an option has a name that no option has."""
+    unknown = options.keys() - set(known)
+    if unknown:
+        raise UsageError(f"no option is called {shown(min(unknown))}; there are: {', '.join(sorted(known))}")
 
 
 def private(data: Json) -> Json:

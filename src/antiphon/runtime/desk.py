@@ -30,13 +30,12 @@ from antiphon.core.ids import CHANNEL_ID
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
 from antiphon.core.laws import Fold, Laws
-from antiphon.core.opening import answer, findings_on, guest_of, invitations, opening
+from antiphon.core.opening import answer, findings_on, guest_of, invitations, opening, said_first
 from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.core.words import told
 from antiphon.engines.place import Place, turns_at
 from antiphon.engines.protocol import Engine
 from antiphon.hub.audit import AUDIT, Audit
-from antiphon.hub.causation import check_causation
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
 from antiphon.hub.continuity import Continuity
@@ -50,7 +49,7 @@ from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
 from antiphon.runtime.modelling import close_models
-from antiphon.runtime.permission import denial_of_turns
+from antiphon.runtime.permission import causation_denied, check_own_turn, denial_of_turns
 from antiphon.store.protocol import Store
 
 log = logging.getLogger("antiphon.hub")
@@ -202,11 +201,11 @@ class Desk:
         denial = check_draft(draft)
         if denial is not None:
             raise await self.audit.refusal(Denied(denial.reason, live.state.channel_id, denial.detail), draft)
-        if draft.causation_id is not None:
-            await self._check_cause(live, draft)
+        if draft.causation_id is not None and (denied := await causation_denied(self.store, live, draft)) is not None:
+            raise await self.audit.refusal(denied, draft)
         lane = taking.get()
         if lane is not None and lane[0] == live.state.channel_id:
-            _check_own_turn(live, draft, lane)
+            check_own_turn(live, draft, lane)
         again = draft if draft.envelope_id else None
         waited = False
 
@@ -226,15 +225,6 @@ class Desk:
         assert envelope is not None, "an admitted draft is recorded"
         return envelope
 
-    async def _check_cause(self, live: LiveChannel, draft: Envelope) -> None:
-        """`Denied` if the draft answers something that is not in its channel. Strangers are told only that they are."""
-        if draft.sender_id not in live.state.participants or live.state.status != "active":
-            return
-        try:
-            await check_causation(self.store, live.recent_ids, draft)
-        except Denied as denied:
-            raise await self.audit.refusal(denied, draft) from None
-
     async def create(
         self,
         created: Created,
@@ -243,20 +233,24 @@ class Desk:
         first: Envelope | None = None,
         before: Sequence[Envelope] = (),
     ) -> LiveChannel:
-        """Record a new channel and its invitations, and what is said first if all accept; ask those who decide.
+        """Record a new channel and its invitations, and what is said first once all accept; ask those who decide.
 
-        `before` is imported history. It is recorded behind the invitations, and nothing follows from it.
+        `Denied` if the creator may not speak first. `before` is imported history: it is recorded behind the
+        invitations, and nothing follows from it.
         """
         laws = laws_for(created.type, created.knobs)
         wrong = [found.message for found in findings_on(laws.adapter, created) if found.level == "error"]
         if wrong:
             raise RulesInvalid("; ".join(wrong))
+        denial = None if first is None else check_draft(first)
+        if first is not None and denial is not None:
+            raise await self.audit.refusal(Denied(denial.reason, channel_id, denial.detail), first)
         await self._check_before(before, channel_id)
         guests = [seat.name for seat in created.participants if seat.name != created.creator]
         willing = {name for name in guests if not self.directory.find(name).asks}
         begun: list[Envelope] = []
 
-        def begin(fold: Fold, laws: Laws, at: Instant) -> Admitted | None:
+        def begin(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny | None:
             if fold.state.sequence:  # somebody has made it meanwhile
                 return None
             admitted = opening(fold, created, willing, laws=laws, at=at, new_id=self.new_id)
@@ -266,14 +260,20 @@ class Desk:
                 batch.extend(admitted.batch)
                 fold = admitted.fold
             if first is not None:
-                said = step(fold, first, laws=laws, at=at, new_id=self.new_id)
-                assert isinstance(said, Admitted), "nobody has been asked who could refuse"
+                said = said_first(fold, first, laws=laws, at=at, new_id=self.new_id)
+                if isinstance(said, Deny):
+                    return said
                 batch.extend(said.batch)
                 fold = said.fold
             begun[:] = batch
             return Admitted(tuple(batch), fold)
 
-        live = await self.channels.create(channel_id or self.new_id(), laws, begin)
+        try:
+            live = await self.channels.create(channel_id or self.new_id(), laws, begin)
+        except Denied as denied:
+            if first is not None:
+                await self.audit.refusal(denied, first)
+            raise
         self._put(live, [invite for invite in invitations(begun) if guest_of(invite) not in willing])
         return live
 
@@ -384,15 +384,6 @@ async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:
         return answer(invite, accepted=bool(accepted))
     except Exception as error:
         return answer(invite, accepted=False, reason=told(error))
-
-
-def _check_own_turn(live: LiveChannel, draft: Envelope, lane: Lane) -> None:
-    """`UsageError` if a tool puts in a word that would wait for the end of the turn that waits for the tool."""
-    if isinstance(live.laws.judge(live.fold, draft), Later):
-        raise UsageError(
-            f"{draft.sender_id!r} cannot put in a word from inside of a turn of {lane[1]!r} here: it would wait "
-            "for the end of that turn; return it from the tool, or send it when the turn is over"
-        )
 
 
 def put_in(draft: Envelope) -> Envelope:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncIterator, Sequence
+from typing import TypedDict, Unpack
 
 from antiphon.core.codec import MAX_BYTES, MAX_DEPTH, MAX_NODES, Malformed, check_json, copied, to_json
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
-from antiphon.core.events import EV_CHANNEL_CREATED, Created, Json, Seat, data_of
+from antiphon.core.errors import RulesInvalid, UnknownChannel, UsageError
+from antiphon.core.events import Created, Json, Seat, data_of
 from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import meant_by, shown
 from antiphon.orchestration.lawbook import adapter_named
-from antiphon.runtime.channel import Channel
+from antiphon.runtime.channel import Channel, check_options
 from antiphon.runtime.desk import Desk
-from antiphon.runtime.permission import denial_of_opening
+from antiphon.runtime.opening import opened
 from antiphon.runtime.reading import Inbox
 
 MOST_KNOB_DEPTH = 168
@@ -23,6 +24,20 @@ MOST_KNOB_NODES = 20_000
 TASK = "task"
 """The knob by which a channel knows from where a task was given."""
 LONGEST_TTL = 100 * 366 * 24 * 3600
+
+
+class OpenOptions(TypedDict, total=False):
+    """What may be said about a channel that is opened, beside its type and who takes part."""
+
+    knobs: Json | None
+    ttl: float | None
+    """After how many seconds it expires; None for never."""
+    context_vars: Json | None
+    """The context variables it begins with."""
+    say: str | None
+    """What the creator says first, recorded in one batch with the opening."""
+    key: str | None
+    """Makes the call idempotent: opened again with the same key, the same channel is returned."""
 
 
 class Participant:
@@ -47,12 +62,15 @@ class Participant:
         *,
         target: str | Sequence[str],
         type: str = "conversation",  # the public name
-        knobs: Json | None = None,
-        ttl: float | None = None,
-        context_vars: Json | None = None,
+        **options: Unpack[OpenOptions],
     ) -> Channel:
-        """Open a channel with others. Returns when all have accepted; `Denied` if one refuses or does not answer."""
+        """Open a channel with others. Returns when all have accepted; `Denied` if one refuses or does not answer.
+
+        The options are `knobs`, `ttl`, `context_vars`, `say` and `key`: see `OpenOptions`.
+        """
         self._desk.check_open()
+        check_options(options, OpenOptions.__optional_keys__)
+        knobs, context_vars = options.get("knobs"), options.get("context_vars")
         knobs = {} if knobs is None else knobs
         created = Created(
             type=type,
@@ -60,17 +78,13 @@ class Participant:
             participants=self._seated(adapter_named(type), target),
             knobs=_fitting(_plain(_written(knobs), "knobs", most=MOST_KNOB_NODES, deepest=MOST_KNOB_DEPTH)),
             ordered=adapter_named(type).ordered,
-            ttl=checked_ttl(ttl),
+            ttl=checked_ttl(options.get("ttl")),
             context_vars=_plain({} if context_vars is None else context_vars, "context_vars"),
         )
         _check_people(created)
-        if not self._may_run:
-            await self._check_permission(created)
-        live = await self._desk.create(created)
-        await self._desk.until(live, ("active", "closed", "expired"))
-        if live.state.status != "active" and live.state.turn_count == 0:
-            raise Denied(live.state.close_reason or "hub_closed", live.state.channel_id, "the channel was not opened")
-        return Channel(self._desk, live, self.name, self._may_run)
+        permitted = self._may_run
+        live = await opened(self._desk, created, say=options.get("say"), key=options.get("key"), may_run=permitted)
+        return Channel(self._desk, live, self.name, permitted)
 
     async def channel(self, channel_id: str) -> Channel:
         """A channel this participant is in. One it is not in does not exist for it."""
@@ -89,14 +103,6 @@ class Participant:
     async def pending(self) -> int:
         """How many envelopes in the inbox are not acknowledged yet."""
         return await self._inbox.pending()
-
-    async def _check_permission(self, created: Created) -> None:
-        """`Denied` if an agent gets a turn as soon as this channel is open."""
-        desk = self._desk
-        denial = denial_of_opening(created, at=desk.clock.now(), new_id=desk.new_id)
-        if denial is not None:
-            draft = Envelope(sender_id=self.name, event_type=EV_CHANNEL_CREATED)
-            raise await desk.audit.refusal(Denied(denial.reason, detail=denial.detail), draft)
 
     def _seated(self, adapter: builtins.type[Adapter], target: str | Sequence[str]) -> list[Seat]:
         if not isinstance(target, str | list | tuple):

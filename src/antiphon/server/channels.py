@@ -82,7 +82,13 @@ async def open_channel(visit: Visit) -> ChannelState:
     await _seat_guests(visit, wanted.target)
     speaker = Participant(visit.hub._desk, principal.name, principal.kind, may_run=principal.may("invoke"))
     channel = await speaker.open(
-        type=wanted.type, target=wanted.target, knobs=wanted.knobs, ttl=wanted.ttl, context_vars=wanted.context_vars
+        type=wanted.type,
+        target=wanted.target,
+        knobs=wanted.knobs,
+        ttl=wanted.ttl,
+        context_vars=wanted.context_vars,
+        say=wanted.say,
+        key=wanted.key,
     )
     return shown(channel.state)
 

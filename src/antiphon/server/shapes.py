@@ -109,6 +109,10 @@ class Opening(Given, frozen=True):
     knobs: Json = {}
     ttl: Annotated[float, Meta(gt=0)] | None = None
     context_vars: Json = {}
+    say: str | None = None
+    """What whoever opens it says first, recorded with the opening."""
+    key: Word | None = None
+    """Makes the request repeatable: with the same key, the same channel is answered."""
 
 
 class ChannelState(msgspec.Struct, frozen=True):
