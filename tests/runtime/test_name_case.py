@@ -110,7 +110,6 @@ async def test_unknown_tool_of_another_case_stays_unknown(hub: Hub) -> None:
         TransitionGraph("ann", [Transition(Always(), AgentTarget("ben"))], TerminateTarget("x")),
         TransitionGraph("ann", [Transition(Always(), AgentsTarget(["ann", "ben"]))], TerminateTarget("x")),
         TransitionGraph("ann", [], AgentTarget("ben")),
-        TransitionGraph("ann", [Transition(FromSpeaker("ben"), TerminateTarget("y"))], AgentTarget("Ben")),
     ],
 )
 async def test_graph_that_spells_a_name_otherwise_is_refused_with_the_right_spelling(
@@ -122,6 +121,14 @@ async def test_graph_that_spells_a_name_otherwise_is_refused_with_the_right_spel
     assert [f"did you mean {right}?" in message for message in errors] == [True]
     with pytest.raises(RulesInvalid, match=f"did you mean {right}"):
         await ann.open(type="workflow", target="Ben", knobs={"graph": graph.to_dict()})
+
+
+def test_rule_for_a_speaker_that_is_spelt_otherwise_is_reported_with_the_right_spelling() -> None:
+    alone = TransitionGraph("ann", [Transition(FromSpeaker("ben"), TerminateTarget("y"))], TerminateTarget("x"))
+    both = Transition(FromSpeaker("ann") | FromSpeaker("ben"), TerminateTarget("y"))
+    for graph in (alone, TransitionGraph("ann", [both], TerminateTarget("x"))):
+        found = {each.code: each.message for each in graph.check({"ann": "agent", "Ben": "human"})}
+        assert "did you mean 'Ben'?" in (found.get("dead_rule") or found["unknown_speaker"])
 
 
 async def test_program_that_spells_a_name_otherwise_is_told_the_right_spelling(hub: Hub) -> None:

@@ -57,7 +57,7 @@ def check_graph(
 
 def check_seated(graph: TransitionGraph, seating: Seating, *, budget: int = BUDGET) -> list[Finding]:
     """What is wrong with a graph in a channel of these."""
-    strangers = [*_strangers(graph, seating), *_misspelt(graph, seating)]
+    strangers = list(_strangers(graph, seating))
     keys = list(_open_keys(graph, seating))
     if strangers:
         return [*strangers, *keys]
@@ -93,16 +93,6 @@ def _strangers(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
                 yield Finding("error", "unknown_target", message)
 
 
-def _misspelt(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
-    """Speakers that are named in another case than the participant has, so that their rule could never match."""
-    for place, rule in enumerate(graph.transitions):
-        for name in sorted({leaf.agent_id for leaf in leaves(rule.when) if isinstance(leaf, FromSpeaker)}):
-            advice = meant_by(name, seating.kinds)
-            if advice:
-                message = f"transition {place} waits for a word of {name!r}, who is not a participant; {advice}"
-                yield Finding("error", "misspelt_speaker", message)
-
-
 def _open_keys(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
     """Context variables that decide who speaks next, and that anybody may write."""
     if seating.writers is None:
@@ -122,7 +112,8 @@ def _dead_rules(board: Board, found: Exploration) -> Iterator[Finding]:
             why = _why_dead(board, found, rule.place)
             yield _warning("dead_rule", f"transition {rule.place} ({as_words(rule.when)}) can never fire: {why}")
         elif (stranger := _stranger_in(board, rule.when)) is not None:
-            message = f"transition {rule.place} waits for a word of {stranger!r} too, who is not a participant"
+            who = _no_participant(board, stranger)
+            message = f"transition {rule.place} waits for a word of {stranger!r} too, who {who}"
             yield _warning("unknown_speaker", message)
 
 
@@ -132,11 +123,17 @@ def _stranger_in(board: Board, condition: TransitionCondition) -> str | None:
     return next((name for name in named if name not in board.seating.kinds), None)
 
 
+def _no_participant(board: Board, stranger: str) -> str:
+    """That somebody takes no part, and who may be meant."""
+    advice = meant_by(stranger, board.seating.kinds)
+    return f"is not a participant; {advice}" if advice else "is not a participant"
+
+
 def _why_dead(board: Board, found: Exploration, place: int) -> str:
     rule = next(rule for rule in board.table.rules if rule.place == place)
     stranger = _stranger_in(board, rule.when)
     if stranger is not None:
-        return f"{stranger!r} is not a participant"
+        return f"{stranger!r} {_no_participant(board, stranger)}"
     if rule.speakers is not None and not rule.speakers & {*found.held, *board.people}:
         silent = ", ".join(sorted(rule.speakers)) or "nobody"
         return f"no rule gives {silent} the turn" if rule.speakers else "nobody is two speakers at once"
