@@ -157,6 +157,22 @@ class ContextThreshold(Condition, frozen=True):
         return is_number(value) and COMPARISONS[self.op](value, self.value)
 
 
+class BranchFailed(Condition, frozen=True, omit_defaults=True):
+    """Matches a group (`AgentsTarget`) that has ended, and of which one failed; with a name, this one."""
+
+    name: ClassVar[str] = "branch_failed"
+    agent_id: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.agent_id, str):
+            raise RulesInvalid(f"agent_id of branch_failed is {shown(self.agent_id)}; give a name, or leave it out")
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        if state.speakers:  # others of the group have yet to answer
+            return False
+        return self.agent_id in state.failed_branches if self.agent_id else bool(state.failed_branches)
+
+
 @dataclass(frozen=True, init=False)
 class Joined:
     """Several conditions as one: `AllOf(a, b)`, or `AllOf([a, b])`."""
@@ -215,7 +231,19 @@ class Once(Condition, frozen=True):
         return holds(self, state, envelope, spent=False)
 
 
-BUILT_IN = (Always, FromSpeaker, ToolCalled, ContextEquals, ContextIn, ContextThreshold, AllOf, AnyOf, Not, Once)
+BUILT_IN = (
+    Always,
+    FromSpeaker,
+    ToolCalled,
+    ContextEquals,
+    ContextIn,
+    ContextThreshold,
+    BranchFailed,
+    AllOf,
+    AnyOf,
+    Not,
+    Once,
+)
 CONDITIONS.build_in(*BUILT_IN)
 
 

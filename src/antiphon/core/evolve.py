@@ -184,6 +184,7 @@ def _spoken(state: State, envelope: Envelope) -> State:
         active_at=active,
         spoken=True,
         interjected=False,
+        failures=0,
         turn_count=state.turn_count + 1,
         speakers=tuple(name for name in state.speakers if name != speaker) if state.speakers else (),
         last_speaker_id=speaker,
@@ -275,11 +276,20 @@ def _assigned(state: State, envelope: Envelope, event: Assigned) -> State:
     state = replace(state, answering=answering, whispered={}, spoken=False)
     if again:  # nobody gains time by that
         return replace(state, owed=new, paused="")
+    state = _grouped(state, tuple(dict.fromkeys(event.speakers)))
     if state.ordered or not state.owed:
         turns = state.turn_count
         return replace(state, speakers=tuple(event.speakers), assigned_at=at, assigned_turns=turns, owed=new, paused="")
     speakers = tuple(dict.fromkeys((*state.speakers, *event.speakers)))
     return replace(state, speakers=speakers, owed=(*state.owed, *new), paused="")
+
+
+def _grouped(state: State, speakers: tuple[str, ...]) -> State:
+    """The state when the turn is given anew: what failed before it is forgotten."""
+    group = speakers if state.ordered and len(speakers) > 1 else ()
+    if group == state.group and not state.failed_branches:
+        return state
+    return replace(state, group=group, failed_branches={})
 
 
 def _worked(state: State, event: Event) -> State | None:
@@ -295,14 +305,21 @@ def _worked(state: State, event: Event) -> State | None:
             return _changed(state, turn_id, lambda turn: _doubted(turn, index))
         case TurnDelayed() | TurnSuspended() | TurnResumed():
             return _changed(state, event.turn, lambda turn: _recovering(turn, event))
-        case Failed(turn=turn_id):
-            return _without(state, turn_id, state.updated_at)
+        case Failed(turn=turn_id, speaker=speaker, reason=reason):
+            failed = _branch_failed(state, speaker, reason) if speaker in state.group else state
+            return _without(failed, turn_id, state.updated_at)
         case TaskGiven(task=task, until=until):
             return replace(state, tasks={**state.tasks, task: until})
         case TaskOver(task=task) if task in state.tasks:
             return _with_time(state, {each: until for each, until in state.tasks.items() if each != task})
         case _:
             return None
+
+
+def _branch_failed(state: State, speaker: str, reason: str) -> State:
+    """The state when one of a group has failed."""
+    failed = {**state.failed_branches, speaker: reason}
+    return replace(state, failed_branches=failed, failures=state.failures + 1)
 
 
 def _with_time(state: State, tasks: dict[str, Instant]) -> State:

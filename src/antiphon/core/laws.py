@@ -9,12 +9,12 @@ from typing import cast
 import msgspec
 
 from antiphon.core.codec import Malformed, as_type, to_json
-from antiphon.core.decision import Decision
+from antiphon.core.decision import WAIT, Decision
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import Json
 from antiphon.core.evolve import evolve
 from antiphon.core.guard import Allow, Change, Deadline, Deny, Guard, Judges, Later, Remembers, Reviews, Watches
-from antiphon.core.rules import Adapter
+from antiphon.core.rules import Adapter, Recovers
 from antiphon.core.state import State
 
 VERSION = "4"
@@ -80,7 +80,15 @@ class Laws:
 
     def decide(self, fold: Fold, envelope: Envelope) -> Decision:
         """What follows, after every guard has had its say."""
-        decision = self.adapter.decide(_memory(fold, self._adapter_slot), fold.state, envelope)
+        return self._reviewed(fold, self.adapter.decide(_memory(fold, self._adapter_slot), fold.state, envelope))
+
+    def recover(self, fold: Fold, envelope: Envelope) -> Decision:
+        """What follows when a whole group has failed; `Wait()` if the rules say nothing of it."""
+        if not isinstance(self.adapter, Recovers):
+            return WAIT
+        return self._reviewed(fold, self.adapter.recover(_memory(fold, self._adapter_slot), fold.state, envelope))
+
+    def _reviewed(self, fold: Fold, decision: Decision) -> Decision:
         for slot, guard in self._reviewers:
             decision = guard.review(_memory(fold, slot), fold.state, decision)
         return decision

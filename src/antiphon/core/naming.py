@@ -115,6 +115,13 @@ def _fields_of(kind: type) -> tuple[str, ...] | None:
     return None if parameters else ()
 
 
+def _defaults_of(kind: type) -> Mapping[str, object]:
+    """The defaults of fields that are not written down where a value has them."""
+    if not issubclass(kind, msgspec.Struct) or not kind.__struct_config__.omit_defaults:
+        return {}
+    return {each.name: each.default for each in msgspec.structs.fields(kind) if each.default is not msgspec.NODEFAULT}
+
+
 def _takes_two(method: object) -> bool:
     """Whether a method can be called with a state and an envelope, as far as that can be known."""
     if not callable(method):
@@ -145,7 +152,13 @@ class Vocabulary:
 
     def _dumped(self, value: object) -> Json:
         ours = any(names.is_built_in(type(value)) for names in self._names)
-        args = {name: self._plain(getattr(value, name), ours=ours) for name in _fields_of(type(value)) or ()}
+        left_out = _defaults_of(type(value))
+        given = {name: getattr(value, name) for name in _fields_of(type(value)) or ()}
+        args = {
+            name: self._plain(field, ours=ours)
+            for name, field in given.items()
+            if name not in left_out or field != left_out[name]
+        }
         return {"name": _name_of(type(value)), "args": args}
 
     def _plain(self, value: object, *, ours: bool) -> object:

@@ -90,6 +90,15 @@ class Checks(Protocol):
 
 
 @runtime_checkable
+class Recovers(Protocol):
+    """An adapter that says what follows when everybody who was given the turn together has failed."""
+
+    def recover(self, memory: object, state: State, envelope: Envelope) -> Decision:
+        """What follows; `Wait()` if the rules say nothing of it. The envelope stands for the last that failed."""
+        ...
+
+
+@runtime_checkable
 class Shows(Protocol):
     """An adapter that says what an agent is shown that says nothing else itself."""
 

@@ -89,6 +89,12 @@ class State(msgspec.Struct, frozen=True):
     turn_count: int = 0
     assigned_turns: int = 0
     """How many turns had been taken when the turn was last given to somebody."""
+    group: tuple[str, ...] = ()
+    """To whom the turn was last given, if it was given to several at once."""
+    failed_branches: dict[str, str] = msgspec.field(default_factory=dict)
+    """Who of that group has failed, and for which reason."""
+    failures: int = 0
+    """How many turns of groups have failed since somebody last took a turn."""
     fired: tuple[int, ...] = ()
     """The rules that have given somebody the turn, by their places in the table."""
     hops: int = 0
@@ -145,6 +151,7 @@ def detached(state: State) -> State:
         context_vars=copied(state.context_vars),
         tasks=dict(state.tasks),
         active=dict(state.active),
+        failed_branches=dict(state.failed_branches),
         whispered=dict(state.whispered),
         answering=dict(state.answering),
     )

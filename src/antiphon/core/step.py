@@ -45,6 +45,8 @@ from antiphon.core.state import State, Turn
 from antiphon.core.words import shown
 
 REFUSALS = (Deny, Later)
+MOST_TRIES = 3
+"""How often in a row a group may fail as a whole before its rules are asked no more."""
 FIRST = "first words"
 """What the first words of a channel are known by."""
 
@@ -272,7 +274,8 @@ def _overdue(turn: Turn) -> tuple[str, str]:
 def _after_failure(laws: Laws, fold: Fold, failed: Failed) -> Decision:
     """Who goes on when an agent could not: in a free channel whoever else speaks in it, in an ordered one a person.
 
-    If others who were given the turn with it have answered, the rules go on from the last of them.
+    If others who were given the turn with it have answered, the rules go on from the last of them. If they have all
+    failed, the rules for that are read; a group that fails again and again is given up.
     """
     state, reason = fold.state, f"turn_failed:{failed.reason}"
     if not state.ordered:
@@ -283,8 +286,21 @@ def _after_failure(laws: Laws, fold: Fold, failed: Failed) -> Decision:
     if state.turn_count > state.assigned_turns and state.last_speaker_id is not None:
         in_turn = Fold(msgspec.structs.replace(state, interjected=False), fold.memories)
         return laws.decide(in_turn, _stand_in(state, state.last_speaker_id))
+    recovered: Decision = Wait()
+    if state.group and state.failures < MOST_TRIES * len(state.group):
+        recovered = laws.recover(fold, _nothing_said(state, failed.speaker))
+    if not isinstance(recovered, Wait):
+        return recovered
     person = next((name for name, kind in state.participants.items() if kind == "human"), None)
-    return Close(reason) if person is None else Assign((person,), reason)
+    errors = recovered.errors
+    return Close(reason, errors=errors) if person is None else Assign((person,), reason, errors=errors)
+
+
+def _nothing_said(state: State, speaker: str) -> Envelope:
+    """What stands for the answer that a speaker did not give, so that rules can be asked."""
+    blank: Json = {"body": ""}
+    at, place = state.updated_at, state.sequence
+    return Envelope("", state.channel_id, speaker, None, EV_PACKET, blank, created_at=at, sequence=place)
 
 
 def _stand_in(state: State, speaker: str) -> Envelope:

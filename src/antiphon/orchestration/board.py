@@ -50,6 +50,8 @@ class Move(msgspec.Struct, frozen=True):
     to: Holders
     put_in: bool = False
     """Whether it was a word out of turn that moved the turn."""
+    failed: tuple[str, ...] = ()
+    """Who of a group failed in it."""
 
 
 NATURAL, POSSIBLE, PUT_IN = 0, 1, 2
@@ -63,6 +65,13 @@ class Word(msgspec.Struct, frozen=True):
     values: Values
     spent: frozenset[int]
     holders: Holders | None = None
+    failed: tuple[str, ...] = ()
+    """Who of a group has failed; the speaker too, if all of it have and nothing was said."""
+
+    @property
+    def unsaid(self) -> bool:
+        """Whether nothing was said, because the whole group has failed."""
+        return self.speaker in self.failed
 
 
 class Board:
@@ -86,6 +95,8 @@ class Board:
         """Whether not everything is looked at, because there is too much of it."""
         self._keys = {rule.place: frozenset(context_leaves([rule.when])) for rule in self.table.rules}
         """The variables that each rule reads."""
+        self._branches = any(rule.after_failure for rule in self.table.rules)
+        """Whether any rule asks for failed branches, so that failures are looked at."""
         self._known: dict[Word, list[Move]] = {}
         self.people = tuple(
             name for name, kind in seating.kinds.items() if kind == "human" or name in seating.interjectors
@@ -101,10 +112,23 @@ class Board:
         for speaker in node.holders:
             for values in self._later(node.values):
                 yield Word(speaker, values, node.spent)
+        if self._branches and len(node.holders) > 1:
+            yield from self._failures(node)
         for person in self.people:
             if person not in node.holders:
                 for values in self._later(node.values):
                     yield Word(person, values, node.spent, node.holders)
+
+    def _failures(self, node: Node) -> Iterator[Word]:
+        """What may be said next in a group of which some fail: one, all but one, or all. Only agents fail."""
+        agents = tuple(name for name in node.holders if self.seating.kinds.get(name) == "agent")
+        for speaker in node.holders:
+            others = tuple(name for name in agents if name != speaker)
+            for failed in dict.fromkeys((*((name,) for name in others), others)):
+                if failed:
+                    yield from (Word(speaker, values, node.spent, failed=failed) for values in self._later(node.values))
+        if agents == node.holders:
+            yield from (Word(speaker, node.values, node.spent, failed=agents) for speaker in agents)
 
     def _later(self, values: Values) -> Iterator[Values]:
         """What the context may be after the next word; what it is now comes first."""
@@ -116,6 +140,8 @@ class Board:
         """Whether this move is one that somebody would make, and not only could."""
         if move.put_in:
             return PUT_IN
+        if move.failed:
+            return POSSIBLE
         read = self._keys[move.rule] if move.rule is not None else frozenset()
         natural = all(
             (domain.is_blank(before) and now != 0) or (domain.key in read and not domain.is_blank(now))
@@ -151,24 +177,25 @@ class Board:
     def _walk(self, word: Word) -> Iterator[Move]:
         seen: set[tuple[int | None, Holders]] = set()
         state = self._situation(word)
-        for tool, oracle in self._ways(word.speaker):
+        for tool, oracle in self._ways(word):
             if self.effort > self.most:
                 self.partial = True
                 return
             envelope = _packet(word.speaker, tool)
-            rule = self._first_match(state, envelope, spent=word.spent, oracle=oracle)
-            if rule is None and word.holders is not None:
+            rule = self._first_match(word, state, envelope, oracle=oracle)
+            if rule is None and (word.holders is not None or word.unsaid):
                 continue
             target = self.graph.default_target if rule is None else rule.then
             for to in self._resolved(target, state, envelope):
                 place = None if rule is None else rule.place
                 if (place, to) not in seen:
                     seen.add((place, to))
-                    yield Move(word.speaker, word.values, tool, place, to, word.holders is not None)
+                    yield Move(word.speaker, word.values, tool, place, to, word.holders is not None, word.failed)
 
-    def _ways(self, speaker: str) -> Iterator[tuple[str | None, Oracle]]:
+    def _ways(self, word: Word) -> Iterator[tuple[str | None, Oracle]]:
         """Which tool may have been called, and what conditions say that cannot be looked into. People call no tools."""
-        tools = (None,) if self.seating.kinds.get(speaker) == "human" else self._tools
+        none = word.unsaid or self.seating.kinds.get(word.speaker) == "human"
+        tools = (None,) if none else self._tools
         return product(tools, self._oracles)
 
     def _situation(self, word: Word) -> State:
@@ -184,25 +211,28 @@ class Board:
             interjected=word.holders is not None,
             last_speaker_id=word.speaker,
             turn_count=1,
+            failed_branches=dict.fromkeys(word.failed, "failed"),
             context_vars=context,
         )
 
-    def _first_match(self, state: State, envelope: Envelope, *, spent: frozenset[int], oracle: Oracle) -> Rule | None:
-        """The rule that decides."""
+    def _first_match(self, word: Word, state: State, envelope: Envelope, *, oracle: Oracle) -> Rule | None:
+        """The rule that decides. Where nothing was said, only those about failed branches are read."""
         for rule in self.table.candidates(envelope.sender_id):
             self.effort += 1
-            if said_to_hold(rule.when, state, envelope, spent=rule.place in spent, oracle=oracle):
+            if word.unsaid and not rule.after_failure:
+                continue
+            if said_to_hold(rule.when, state, envelope, spent=rule.place in word.spent, oracle=oracle):
                 return rule
         return None
 
     def instead(self, place: int, word: Word) -> int | None:
         """The rule that decides on this word although the one at this place would have matched as well."""
         rule, state = self._rules[place], self._situation(word)
-        for tool, oracle in self._ways(word.speaker):
+        for tool, oracle in self._ways(word):
             self.effort += 1
             envelope = _packet(word.speaker, tool)
             if said_to_hold(rule.when, state, envelope, spent=place in word.spent, oracle=oracle):
-                first = self._first_match(state, envelope, spent=word.spent, oracle=oracle)
+                first = self._first_match(word, state, envelope, oracle=oracle)
                 return None if first is None else first.place
         return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from antiphon.core.conditions import FromSpeaker, TransitionCondition, leaves
+from antiphon.core.conditions import BranchFailed, FromSpeaker, TransitionCondition, leaves
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.rules import Finding, Seating
 from antiphon.core.targets import named_in
@@ -69,6 +69,7 @@ def check_seated(graph: TransitionGraph, seating: Seating, *, budget: int = BUDG
         *_endless(board, found),
         *_capped(board, found),
         *_racing(board, found),
+        *_retrying(board, found),
         *keys,
         *_unexplored(found),
     ]
@@ -119,8 +120,8 @@ def _dead_rules(board: Board, found: Exploration) -> Iterator[Finding]:
 
 def _stranger_in(board: Board, condition: TransitionCondition) -> str | None:
     """Somebody who is named as a speaker and takes no part."""
-    named = (leaf.agent_id for leaf in leaves(condition) if isinstance(leaf, FromSpeaker))
-    return next((name for name in named if name not in board.seating.kinds), None)
+    named = (leaf.agent_id for leaf in leaves(condition) if isinstance(leaf, FromSpeaker | BranchFailed))
+    return next((name for name in named if name and name not in board.seating.kinds), None)
 
 
 def _no_participant(board: Board, stranger: str) -> str:
@@ -201,7 +202,8 @@ def _step(board: Board, node: Node, move: Move) -> str:
         for domain, before, now in zip(board.domains, node.values, move.values, strict=True)
         if before != now
     ]
-    did = [*changed, *([f"calls {move.tool}"] if move.tool is not None else [])]
+    failed = [f"{', '.join(move.failed)} failed"] if move.failed else []
+    did = [*changed, *([f"calls {move.tool}"] if move.tool is not None else []), *failed]
     return f"{move.speaker} ({', '.join(did)})" if did else move.speaker
 
 
@@ -233,9 +235,26 @@ def _racing(board: Board, found: Exploration) -> Iterator[Finding]:
 def _differs(board: Board, node: Node) -> bool:
     ways: dict[tuple[int, ...], set[tuple[Holders, ...]]] = {}
     for word in board.words(node):
-        if word.holders is None:
+        if word.holders is None and not word.failed:
             ways.setdefault(word.values, set()).add(tuple(board.quietly(word)))
     return any(len(each) > 1 for each in ways.values())
+
+
+def _retrying(board: Board, found: Exploration) -> Iterator[Finding]:
+    """Rules that try a group again each time a branch fails, however often that is."""
+    if board.graph.max_turns is not None:
+        return
+    told: set[int] = set()
+    for group in (node for node in found.came_by if len(node.holders) > 1):
+        failing = [word for word in board.words(group) if word.failed]
+        for move in (move for word in failing for move in board.moves(word)):
+            rule, again = move.rule, move.to == group.holders and board.after(group, move).spent == group.spent
+            if rule is None or rule in told or not again:
+                continue
+            told.add(rule)
+            what = f"transition {rule} gives the turn to {', '.join(move.to)} again each time a branch fails"
+            advice = "wrap its condition in Once, or set max_turns"
+            yield _warning("endless_retry", f"{what}; one that always fails keeps it going round: {advice}")
 
 
 def _unexplored(found: Exploration) -> Iterator[Finding]:

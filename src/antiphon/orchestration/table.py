@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from antiphon.core.conditions import CONDITIONS, Once, TransitionCondition, holds, inner_of, leaves, speakers_of
+from antiphon.core.conditions import (
+    CONDITIONS,
+    BranchFailed,
+    Once,
+    TransitionCondition,
+    holds,
+    inner_of,
+    leaves,
+    speakers_of,
+)
 from antiphon.core.decision import Assign, Close, Decision, RuleError, Wait
 from antiphon.core.envelope import Envelope
 from antiphon.core.state import State, detached
@@ -36,6 +45,8 @@ class Rule(msgspec.Struct, frozen=True):
     """Those without whose word it cannot match; None if anybody's may do."""
     once: bool
     reason: str
+    after_failure: bool = False
+    """Whether it is read when a whole group has failed, and nothing was said."""
 
     def matches(self, state: State, envelope: Envelope) -> bool:
         """Whether it matches what was just said."""
@@ -61,12 +72,20 @@ class Table:
                 self._of_speaker.setdefault(name, []).append((rank, rule))
         self._known: dict[str, Sequence[Rule]] = {}
 
+    def recover(self, state: State, envelope: Envelope) -> Decision:
+        """What the first matching rule about failed branches says; `Wait` if there is none."""
+        rules = [rule for rule in self.candidates(envelope.sender_id) if rule.after_failure]
+        return self._first(rules, state, envelope, default=False)
+
     def decide(self, state: State, envelope: Envelope, *, default: bool = True) -> Decision:
         """What the first matching rule says; what the default target says if none does, or else nothing."""
+        return self._first(self.candidates(envelope.sender_id), state, envelope, default=default)
+
+    def _first(self, rules: Sequence[Rule], state: State, envelope: Envelope, *, default: bool) -> Decision:
         errors: list[RuleError] = []
         if self._foreign:
             state = detached(state)
-        for rule in self.candidates(envelope.sender_id):
+        for rule in rules:
             try:
                 if rule.matches(state, envelope):
                     return _decided(rule.then, state, envelope, rule=rule, errors=tuple(errors))
@@ -92,7 +111,8 @@ class Table:
 
 
 def _rule(place: int, when: TransitionCondition, then: TransitionTarget) -> Rule:
-    return Rule(place, when, then, speakers_of(when), has_once(when), as_words(when)[:LONGEST_REASON])
+    branches = any(isinstance(leaf, BranchFailed) for leaf in leaves(when))
+    return Rule(place, when, then, speakers_of(when), has_once(when), as_words(when)[:LONGEST_REASON], branches)
 
 
 def has_once(condition: TransitionCondition) -> bool:

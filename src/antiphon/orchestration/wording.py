@@ -7,6 +7,7 @@ from antiphon.core.conditions import (
     AllOf,
     Always,
     AnyOf,
+    BranchFailed,
     ContextEquals,
     ContextIn,
     ContextThreshold,
@@ -64,6 +65,8 @@ def _leaf(condition: TransitionCondition) -> str:
             return f"{key} in {_json(list(values))}"
         case ContextThreshold(key, op, value):
             return f"{key} {op} {_json(value)}"
+        case BranchFailed(agent_id):
+            return f"the branch of {agent_id} failed" if agent_id else "a branch failed"
         case _:
             return _own(condition)
 

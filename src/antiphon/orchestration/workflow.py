@@ -69,6 +69,10 @@ class Workflow:
         decision = _routed(envelope) if envelope.event_type == EV_PACKET else None
         return self._capped(decision or self._table.decide(state, envelope), state)
 
+    def recover(self, memory: object, state: State, envelope: Envelope) -> Decision:
+        """What the rules about failed branches say when a whole group has failed."""
+        return self._capped(self._table.recover(state, envelope), state)
+
     def check(self, seating: Seating) -> list[Finding]:
         """What is wrong with the graph in the channel that is about to be opened."""
         return list(_checked(to_json(self._data), to_json(seating)))
