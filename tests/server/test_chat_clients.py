@@ -144,7 +144,7 @@ async def test_a_team_keeps_who_answers_over_many_messages_streamed_and_not() ->
         assert (answer, note["agent"], note["stopped"]) == ("billing: about A bill", "billing", None)
         assert await person.hear("And the tax?") == "billing: about And the tax?"
         assert (await person.say("Sure?"))[0] == "billing: about Sure?"
-        assert await person.hear("@support and you?") == "support: about @support and you?"
+        assert await person.hear("@support and you?") == "support: about and you?"
         assert (await person.say("Thanks"))[1] == {
             "agent": "support",
             "channel_id": note["channel_id"],

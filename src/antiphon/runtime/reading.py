@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from copy import copy
@@ -64,13 +65,16 @@ async def overhear(desk: Desk, live: LiveChannel, *, reader: str | None) -> Asyn
         hearing.wake = grown
         while not desk.closing.is_set():
             grown.clear()
-            while hearing.signals:
-                signal = hearing.signals.popleft()
-                if reader is None or signal.audience is None or reader in signal.audience:
-                    yield signal
+            heard, hearing.signals = hearing.signals, deque(maxlen=hearing.signals.maxlen)
+            for signal in (each for each in heard if _may_hear(each, reader)):
+                yield signal
             if live.state.ended:
                 return
             await waiting_for_others(grown.wait())
+
+
+def _may_hear(signal: Signal, reader: str | None) -> bool:
+    return reader is None or signal.audience is None or reader in signal.audience
 
 
 class Inbox:
