@@ -291,3 +291,15 @@ async def test_words_and_key_over_http() -> None:
         assert spoken(await served.hub.log(channel_id)) == [("ann", "hello"), ("ada", "Hello, ann.")]
         other = await ann.post("/channels", json={**wanted, "say": "something else"})
         assert (other.status_code, other.json()["error"]["reason"]) == (409, "conflict")
+
+
+async def test_words_that_give_an_agent_a_turn_need_the_scope_to_invoke_it() -> None:
+    async with house(Agent("ada", model=ScriptedModel(["Hello."]))) as served:
+        ann, clerk = await served.known("ann"), await served.known("ann", "read", "write")
+        wanted = {"target": ["ada"], "key": "k"}
+        refused = await clerk.post("/channels", json={**wanted, "say": "hello"})
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "wrong_scope")
+        assert await served.hub.channels() == []
+        said = await ann.post("/channels", json={**wanted, "say": "hello"})
+        found = await clerk.post("/channels", json=wanted)
+        assert found.json()["channel_id"] == said.json()["channel_id"]
