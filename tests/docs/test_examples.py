@@ -39,6 +39,7 @@ SHOWS = {
     "26_structured_output.py": "the order: Order(item='lamp', count=2)",
     "27_mcp.py": "assistant: It rains in Bergen, as ever.",
     "28_run_me.py": "till: That is 42 euros.",
+    "29_failed_branch.py": "the judge was shown: ['user: Six times seven?', 'ada: 42', 'ben: 41']",
 }
 
 
