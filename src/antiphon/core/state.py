@@ -94,7 +94,7 @@ class State(msgspec.Struct, frozen=True):
     failed_branches: dict[str, str] = msgspec.field(default_factory=dict)
     """Who of that group has failed, and for which reason."""
     failures: int = 0
-    """How many turns of groups have failed since somebody last took a turn."""
+    """How many turns of groups have failed since a turn last ended with an answer."""
     fired: tuple[int, ...] = ()
     """The rules that have given somebody the turn, by their places in the table."""
     hops: int = 0

@@ -125,7 +125,7 @@ def _stranger_in(board: Board, condition: TransitionCondition) -> str | None:
 
 
 def _no_participant(board: Board, stranger: str) -> str:
-    """That somebody takes no part, and who may be meant."""
+    """Says that a name is no participant, and which participant may be meant."""
     advice = meant_by(stranger, board.seating.kinds)
     return f"is not a participant; {advice}" if advice else "is not a participant"
 

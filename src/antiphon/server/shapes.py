@@ -110,7 +110,7 @@ class Opening(Given, frozen=True):
     ttl: Annotated[float, Meta(gt=0)] | None = None
     context_vars: Json = {}
     say: str | None = None
-    """What whoever opens it says first, recorded with the opening."""
+    """The first words of the participant that opens it, recorded with the opening."""
     key: Word | None = None
     """Makes the request repeatable: with the same key, the same channel is answered."""
 
