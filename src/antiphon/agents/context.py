@@ -55,7 +55,7 @@ class TurnChannel:
         self.written = NOTHING
         """What this call has written to the context."""
         self.audience: tuple[str, ...] | None = None
-        """Whom this call wants the answer to be for: nobody named is everybody; None if it does not say."""
+        """The audience that this call has chosen for the answer: `()` is everybody; None if it has chosen none."""
         self.over = False
         """Whether the call has returned: what is written later would be lost."""
         self.tasks = Given(state.channel_id, speaker)

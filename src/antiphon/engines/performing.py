@@ -61,7 +61,7 @@ class Performance:
 
     @property
     def audience(self) -> tuple[str, ...] | None:
-        """Whom a tool wants the answer to be for: nobody named is everybody; None if no tool has said."""
+        """The audience that a tool has chosen for the answer: `()` is everybody; None if no tool has chosen one."""
         return self._tools.audience
 
     async def perform(self, wanted: Wanted) -> Given:

@@ -49,7 +49,7 @@ class Surely(msgspec.Struct, frozen=True, omit_defaults=True):
     context: ContextSet | None = None
     """What it wrote to the context."""
     audience: tuple[str, ...] | None = None
-    """Whom it wants the answer to be for: nobody named is everybody; None if it does not say."""
+    """The audience that it has chosen for the answer: `()` is everybody; None if it has chosen none."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class ToolCalls:
         self.context = ContextSet()
         """What this turn has written to the context so far."""
         self.audience: tuple[str, ...] | None = None
-        """Whom the last tool that said so wants the answer to be for."""
+        """The audience that the last tool to choose one has chosen for the answer."""
         self._held: dict[int, Ready] = {}
         """Calls that have returned with a handoff, of which it is to be decided which one counts."""
 
