@@ -28,6 +28,9 @@ from antiphon.core.calls import CallRetried as CallRetried
 from antiphon.core.calls import CallStarted as CallStarted
 from antiphon.core.calls import Json as Json
 from antiphon.core.envelope import Envelope
+from antiphon.core.invited import Acknowledged as Acknowledged
+from antiphon.core.invited import Prepared as Prepared
+from antiphon.core.invited import Rejected as Rejected
 from antiphon.core.recovery import EV_APPROVAL_DECIDED as EV_APPROVAL_DECIDED
 from antiphon.core.recovery import EV_TURN_DELAYED as EV_TURN_DELAYED
 from antiphon.core.recovery import EV_TURN_RESUMED as EV_TURN_RESUMED
@@ -176,22 +179,6 @@ class Created(msgspec.Struct, frozen=True):
     context_vars: Json = msgspec.field(default_factory=dict)
     active: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     """Who answers for an agent that has a team, if the channel carries on from another one."""
-
-
-class Acknowledged(msgspec.Struct, frozen=True):
-    """The sender accepted the invitation."""
-
-
-class Rejected(msgspec.Struct, frozen=True):
-    """The sender turned the invitation down."""
-
-    reason: str = ""
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """What the creator says first, once everybody invited has accepted."""
-
-    text: str
 
 
 class Opened(msgspec.Struct, frozen=True):

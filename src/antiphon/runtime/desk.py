@@ -242,10 +242,7 @@ class Desk:
         wrong = [found.message for found in findings_on(laws.adapter, created) if found.level == "error"]
         if wrong:
             raise RulesInvalid("; ".join(wrong))
-        denial = None if first is None else check_draft(first)
-        if first is not None and denial is not None:
-            raise await self.audit.refusal(Denied(denial.reason, channel_id, denial.detail), first)
-        await self._check_before(before, channel_id)
+        await self._check_before(before, channel_id, first=first)
         guests = [seat.name for seat in created.participants if seat.name != created.creator]
         willing = {name for name in guests if not self.directory.find(name).asks}
         begun: list[Envelope] = []
@@ -277,10 +274,10 @@ class Desk:
         self._put(live, [invite for invite in invitations(begun) if guest_of(invite) not in willing])
         return live
 
-    async def _check_before(self, before: Sequence[Envelope], channel_id: str) -> None:
-        """`Denied` if imported history cannot be recorded."""
-        for draft in before:
-            denial = check_data(draft)
+    async def _check_before(self, before: Sequence[Envelope], channel_id: str, *, first: Envelope | None) -> None:
+        """`Denied` if imported history, or what is said first, cannot be recorded."""
+        for draft in before if first is None else (*before, first):
+            denial = check_draft(draft) if draft is first else check_data(draft)
             if denial is not None:
                 raise await self.audit.refusal(Denied(denial.reason, channel_id, denial.detail), draft)
 
