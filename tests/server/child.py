@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 
@@ -39,6 +40,9 @@ async def main(url: str, limits: Limits) -> None:
 
 
 if __name__ == "__main__":
+    if "ANTIPHON_TEST_FILES" in os.environ:
+        files = int(os.environ["ANTIPHON_TEST_FILES"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     if "ANTIPHON_TEST_LOG" in os.environ:
         logging.basicConfig(level=logging.DEBUG, filename=os.environ["ANTIPHON_TEST_LOG"])
     asyncio.run(main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Limits)))

@@ -140,7 +140,7 @@ def command(ctx: click.Context) -> None:
     \b
     invoke   ask agents
     read     read the channels of its participant
-    write    open channels, and speak in them
+    write    open channels, and speak in them; to agents only with invoke
     approve  decide what waits for a person
     operate  look after the server: its keys, and every channel
 

@@ -90,7 +90,7 @@ def _named_once(pairs: Sequence[tuple[str, object]]) -> None:
         return
     names = [name for name, _ in pairs]
     twice = next(name for place, name in enumerate(names) if name in names[:place])
-    raise Malformed("doubled_name", f"an object has the name {shown(twice)} twice; give every name once")
+    raise Malformed("malformed", f"an object has the name {shown(twice)} twice; give every name once")
 
 
 def as_type(value: Any, kind: type[T]) -> T:

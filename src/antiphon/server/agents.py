@@ -117,7 +117,7 @@ def stream_of(visit: Visit, frames: AsyncGenerator[bytes, None]) -> EventStream:
     house, principal = visit.house, visit.principal
     ring, clock = keys_of(visit.hub), visit.hub._desk.clock
     good = partial(_is_good, principal, ring, clock)
-    return EventStream(frames, name=principal.name, streams=house.streams, limits=house.limits, good=good)
+    return EventStream(frames, name=visit.holder, streams=house.streams, limits=house.limits, good=good)
 
 
 async def _channel(visit: Visit, agent: Declaration, question: Question) -> Channel:

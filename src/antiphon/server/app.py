@@ -20,11 +20,12 @@ from antiphon.core.codec import to_json
 from antiphon.runtime.desk import Desk
 from antiphon.runtime.invoking import seat_person
 from antiphon.runtime.keys import keys_of
+from antiphon.server.connections import held
 from antiphon.server.principals import NOBODY, NoEntry, Principal, admitted
 from antiphon.server.problems import JSON, Refused, problem, problem_of
 from antiphon.server.reading import body_of, query_of
-from antiphon.server.sse import EventStream
-from antiphon.server.verbs import House, Nothing, Verb, Visit
+from antiphon.server.sse import EventStream, gone
+from antiphon.server.verbs import House, Nothing, Verb, Visit, holder_of
 
 REASONS = {404: "not_found", 405: "wrong_method"}
 
@@ -71,7 +72,7 @@ def _door(verb: Verb, house: House) -> Door:
     async def answer(request: Request) -> ASGIApp:
         try:
             visit = await _visit(verb, house, request)
-            given = await (_unless_late(verb.handle(visit), house) if verb.waits else verb.handle(visit))
+            given = await (_waited(verb, visit) if verb.waits else verb.handle(visit))
         except Exception as error:
             closing = house.hub._desk.closing.is_set() or house.streams.stopping.is_set()
             return problem_of(error, path=request.url.path, closing=closing)
@@ -82,23 +83,41 @@ def _door(verb: Verb, house: House) -> Door:
     return answer
 
 
-async def _unless_late(work: Awaitable[object], house: House) -> object:
-    """What it comes to, unless the server has to stop before. The turn goes on all the same."""
+async def _waited(verb: Verb, visit: Visit) -> object:
+    """The answer of a verb that takes a place while it waits."""
+    places, holder = visit.house.streams.waiting, visit.holder
+    if not places.has_place_for(holder):
+        raise Refused(429, "too_many_waiting", "there are too many requests that wait; wait for an answer first")
+    with places.taken(holder):
+        return await _unless_late(verb.handle(visit), visit)
+
+
+async def _unless_late(work: Awaitable[object], visit: Visit) -> object:
+    """The result, unless the server has to stop, or the client leaves, before. The turn goes on all the same."""
     doing = asyncio.ensure_future(work)
-    late = asyncio.ensure_future(house.streams.late.wait())
+    late = asyncio.ensure_future(visit.house.streams.late.wait())
+    left = asyncio.ensure_future(gone(visit.request.receive))
+    tasks = (doing, late, left)
     try:
-        await asyncio.wait((doing, late), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if doing.done():
             return doing.result()
+        if left.done():
+            raise Refused(400, "gone", "the client has left")
         raise Refused(503, "stopping", "the server stops; ask again soon, with the same message_id")
     finally:
-        for task in (doing, late):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(doing, late, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _visit(verb: Verb, house: House, request: Request) -> Visit:
+    connection = held(request.scope)
+    if not verb.always:
+        connection.check_space()
     principal = await _let_in(verb, house, request) if verb.scope is not None else NOBODY
+    if verb.scope is not None:
+        connection.belongs_to(holder_of(principal, request))
     query: object = query_of(request.query_params, verb.query)
     body: object = Nothing() if verb.takes is None else await body_of(request, verb.takes, house.limits)
     return Visit(house, principal, request, request.path_params, query, body)

@@ -102,8 +102,7 @@ class Exchange(msgspec.Struct):
 
     async def streamed(self) -> AsyncGenerator[bytes, None]:
         """The answer in pieces. What cannot be said is refused before there are any."""
-        streams, name = self.visit.house.streams, self.visit.principal.name
-        if not streams.has_place_for(name):
+        if not self.visit.house.streams.open.has_place_for(self.visit.holder):
             self._give_back()
             raise Refused(429, "too_many_streams", "there are too many streams; close one, or try again later")
         events = await self._said(with_tokens(self.channel, self.told, self._events()))

@@ -15,14 +15,22 @@ class Limits(msgspec.Struct, frozen=True):
     """The size of a request's body."""
     body_seconds: float = 30.0
     """How long a body may take to arrive."""
-    request_seconds: float = 30.0
-    """How long somebody may be connected without a request, or take to make one."""
+    body_stalled_seconds: float = 5.0
+    """How long nothing of a body may arrive."""
+    request_seconds: float = 5.0
+    """How long a connection may be open without a request, or take to send the head of one."""
     connections: int = 4096
-    """How many connections there may be at once."""
+    """How many connections there may be at once; fewer, if the process may not open so many files."""
+    connections_each: int = 1024
+    """The share of one key, or of one address without a key."""
     streams: int = 2000
     """How many streams of events there may be at once."""
     streams_each: int = 500
-    """And how many of them for one participant."""
+    """The share of one key, or of one address without a key."""
+    waiting: int = 2000
+    """How many requests may wait for an agent's answer at once."""
+    waiting_each: int = 500
+    """The share of one key, or of one address without a key."""
     stalled_seconds: float = 30.0
     """How long somebody may take nothing of what they are sent before they are cut off."""
     heartbeat_seconds: float = 15.0

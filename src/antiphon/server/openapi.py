@@ -34,7 +34,7 @@ STATUSES = {
     413: "Too large",
     415: "The body is not JSON by its type",
     422: "What was sent does not have the right shape, or makes no sense",
-    429: "Too many streams",
+    429: "Too many streams, connections or waiting requests",
     500: "Something went wrong inside",
     502: "The model failed",
     503: "The server stops, or its store cannot be used now",
@@ -124,10 +124,9 @@ def _ended(verb: Verb) -> Json:
 
 def _refusals(verb: Verb) -> set[int]:
     found = {422, 503, *verb.refuses}
-    found |= {401, 403} if verb.scope is not None else set()
+    found |= {401, 403, 429} if verb.scope is not None else set()
     found |= {404} if "{" in verb.path else set()
     found |= set(READING) if verb.takes is not None else set()
-    found |= {429} if verb.streams else set()
     return found
 
 

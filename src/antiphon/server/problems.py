@@ -99,16 +99,16 @@ class ChatProblem(msgspec.Struct, frozen=True):
 class Refused(AntiphonError):
     """A request cannot be answered as it is, for a reason that only matters over HTTP."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, *, close: bool = False) -> None:
         super().__init__(message)
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.close = status, reason, close
 
 
 def problem(
     status: int, reason: str, message: str, *, path: str = "", channel_id: str = "", agent: str = ""
 ) -> Response:
     """The answer that something went wrong."""
-    headers = {"www-authenticate": "Bearer"} if status == 401 else AGAIN if status == 503 else None
+    headers = {"www-authenticate": "Bearer"} if status == 401 else AGAIN if status in (429, 503) else None
     body: object = Problem(Fault(reason, message, channel_id, agent))
     if path.startswith(CHAT):
         kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
@@ -120,7 +120,10 @@ def problem_of(error: BaseException, *, path: str, closing: bool) -> Response:
     """What an error is told as. One that nobody foresaw is logged."""
     match error:
         case Refused():
-            return problem(error.status, error.reason, str(error), path=path)
+            said = problem(error.status, error.reason, str(error), path=path)
+            if error.close:
+                said.headers["connection"] = "close"
+            return said
         case Denied():
             status = DENIALS.get(error.reason, 409)
             return problem(status, error.reason, str(error), path=path, channel_id=error.channel_id)

@@ -7,7 +7,7 @@ Rule 2: what has not the right shape is refused with its place and the shape. A 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from itertools import accumulate
 from typing import TypeVar
 
@@ -27,9 +27,10 @@ async def body_of(request: Request, kind: type[T], limits: Limits) -> T:
     _check_headers(request.headers, limits)
     try:
         async with asyncio.timeout(limits.body_seconds):
-            raw = await _read(request, limits.body_bytes)
+            raw = await _read(request, limits)
     except TimeoutError:
-        raise Refused(408, "too_slow", f"the body did not come within {limits.body_seconds:g} seconds") from None
+        said = f"the body did not come within {limits.body_seconds:g} seconds"
+        raise Refused(408, "too_slow", said, close=True) from None
     except ClientDisconnect:
         raise Refused(400, "gone", "whoever asked is gone") from None
     return typed(raw, kind)
@@ -45,7 +46,7 @@ def typed(raw: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise Refused(422, "bad_body", f"the body: {plainly(str(error))}") from error
     except Malformed as error:
-        reason = "bad_body" if error.reason == "doubled_name" else error.reason
+        reason = "bad_body" if error.reason == "malformed" else error.reason
         raise Refused(413 if reason == "too_large" else 422, reason, f"the body: {error}") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Refused(400, "no_json", f"the body is no JSON: {error}") from error
@@ -80,15 +81,27 @@ def _check_headers(headers: Mapping[str, str], limits: Limits) -> None:
         raise _too_large(limits.body_bytes)
 
 
-async def _read(request: Request, most: int) -> bytes:
+async def _read(request: Request, limits: Limits) -> bytes:
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
+    stream = request.stream()
+    while (chunk := await _next(stream, limits.body_stalled_seconds)) is not None:
         size += len(chunk)
-        if size > most:
-            raise _too_large(most)
+        if size > limits.body_bytes:
+            raise _too_large(limits.body_bytes)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def _next(stream: AsyncIterator[bytes], seconds: float) -> bytes | None:
+    """The next piece of a body; None at its end."""
+    try:
+        async with asyncio.timeout(seconds) as patience:
+            return await anext(stream, None)
+    except TimeoutError:
+        if not patience.expired():
+            raise
+        raise Refused(408, "too_slow", f"nothing of the body came for {seconds:g} seconds", close=True) from None
 
 
 def _too_large(most: int) -> Refused:

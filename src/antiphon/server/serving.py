@@ -21,9 +21,10 @@ from antiphon.core.errors import UsageError
 from antiphon.core.hosts import is_loopback
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
+from antiphon.server.accepting import accepting
 from antiphon.server.announcing import announced
 from antiphon.server.app import app_of
-from antiphon.server.connections import connection, cut_all, let_go
+from antiphon.server.connections import Connections, cut_all
 from antiphon.server.limits import HOST, PORT, USUAL, Limits
 from antiphon.server.streams import Streams
 from antiphon.server.table import VERBS
@@ -52,6 +53,7 @@ class Served(msgspec.Struct, frozen=True):
     host: str
     port: int
     streams: Streams
+    connections: Connections
     token: str = ""
     """What requests show while there are no keys; "" if it is open, or has keys."""
 
@@ -85,6 +87,7 @@ async def serving(
     With `open` they show nothing: every program on this machine may do everything.
     """
     _check_access(hub, host, opened=open)
+    connections = Connections(limits)
     listening = _bound(host, port, limits)
     streams = Streams(limits)
     try:
@@ -93,14 +96,15 @@ async def serving(
         listening.close()
         raise
     server = _server(House(hub, limits, streams, token), verbs)
-    running = asyncio.create_task(server.serve(sockets=[listening]), name="server")
-    watching = asyncio.create_task(let_go(server.server_state, limits.request_seconds), name="connections")
-    served = Served(host, listening.getsockname()[1], streams, "" if token is None else token.secret)
+    running = asyncio.create_task(server.serve(sockets=[]), name="server")
+    watching = asyncio.create_task(connections.watch(), name="connections")
+    served = Served(host, listening.getsockname()[1], streams, connections, "" if token is None else token.secret)
     if open:
         log.warning(OPENED, served.url)
     try:
-        with announced(served.url, store_of(hub), hub._desk.store.tenant):
-            yield served
+        async with accepting(listening, connections, server):
+            with announced(served.url, store_of(hub), hub._desk.store.tenant):
+                yield served
     finally:
         await _stop(server, running, streams, seconds=limits.stop_seconds)
         watching.cancel()
@@ -137,7 +141,7 @@ def _server(house: House, verbs: Sequence[Verb]) -> uvicorn.Server:
     limits = house.limits
     config = uvicorn.Config(
         app_of(house, verbs),
-        http=connection,  # type: ignore[arg-type]  # it is called like the class of what it makes
+        http="h11",
         ws="none",
         lifespan="off",
         log_config=None,
@@ -145,7 +149,6 @@ def _server(house: House, verbs: Sequence[Verb]) -> uvicorn.Server:
         proxy_headers=False,
         server_header=False,
         headers=PRIVATE,
-        limit_concurrency=limits.connections,
         timeout_graceful_shutdown=int(limits.stop_seconds) + ALLOWANCE,
     )
     server = uvicorn.Server(config)
@@ -161,6 +164,10 @@ def _bound(host: str, port: int, limits: Limits) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):  # a peer that has vanished while it waits is noticed soon
+            if hasattr(socket, option):
+                listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), max(1, int(limits.stalled_seconds)))
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             patience = int(limits.stalled_seconds * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)

@@ -62,17 +62,17 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until there are no more, or whoever asked is gone, too slow or no longer welcome."""
         async with aclosing(self._frames):
-            if not self._streams.has_place_for(self._name):
+            if not self._streams.open.has_place_for(self._name):
                 said = "there are too many streams; close one, or try again later"
                 await problem(429, "too_many_streams", said, path=scope["path"])(scope, receive, send)
                 return
-            with self._streams.taken(self._name):
+            with self._streams.open.taken(self._name):
                 connection = held(scope)
                 await self._run(receive, send, connection)
                 if self._began is not None:  # nobody takes what is left
                     log.info("a stream of %s is cut off, of which nothing is taken", self._name)
                     connection.cut()
-                    await _gone(receive)
+                    await gone(receive)
 
     async def _run(self, receive: Receive, send: Send, connection: Held) -> None:
         await send(START)
@@ -80,7 +80,7 @@ class EventStream:
         tasks = [
             asyncio.create_task(self._pump(send)),
             asyncio.create_task(self._watch(send, connection)),
-            asyncio.create_task(_gone(receive)),
+            asyncio.create_task(gone(receive)),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -122,8 +122,8 @@ class EventStream:
                     return
 
 
-async def _gone(receive: Receive) -> None:
-    """Return when whoever asked has left."""
+async def gone(receive: Receive) -> None:
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""How many streams there are, and of whom: so that nobody takes all of them."""
+"""Places for streams and for requests that wait, each holder with a share: no key or address takes all of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,41 @@ from contextlib import contextmanager
 from antiphon.server.limits import Limits
 
 
+class Shares:
+    """A number of places, of which each holder takes a share at most."""
+
+    def __init__(self, most: int, each: int) -> None:
+        self._most, self._each = most, each
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """How many are taken."""
+        return self._taken.total()
+
+    def has_place_for(self, holder: str) -> bool:
+        """Whether this holder may take one more."""
+        return self.count < self._most and self._taken[holder] < self._each
+
+    @contextmanager
+    def taken(self, holder: str) -> Iterator[None]:
+        """One more, for as long as it lasts."""
+        self._taken[holder] += 1
+        try:
+            yield
+        finally:
+            self._taken[holder] -= 1
+            if not self._taken[holder]:
+                del self._taken[holder]
+
+
 class Streams:
-    """The streams that are open, and whether they should come to an end."""
+    """The streams that are open, the requests that wait, and whether they should come to an end."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._open: Counter[str] = Counter()
+        self.open = Shares(limits.streams, limits.streams_each)
+        self.waiting = Shares(limits.waiting, limits.waiting_each)
+        """For requests that wait for an agent's answer."""
         self.stopping = asyncio.Event()
         """Set when the server stops."""
         self.late = asyncio.Event()
@@ -23,20 +52,5 @@ class Streams:
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        return self._open.total()
-
-    def has_place_for(self, name: str) -> bool:
-        """Whether this participant may have one more."""
-        return self.count < self._limits.streams and self._open[name] < self._limits.streams_each
-
-    @contextmanager
-    def taken(self, name: str) -> Iterator[None]:
-        """One more, for as long as it lasts."""
-        self._open[name] += 1
-        try:
-            yield
-        finally:
-            self._open[name] -= 1
-            if not self._open[name]:
-                del self._open[name]
+        """How many streams there are."""
+        return self.open.count

@@ -41,7 +41,15 @@ async def show_document(visit: Visit) -> Document:
 
 
 VERBS: tuple[Verb, ...] = (
-    Verb("GET", "/health", show_health, None, "Whether the server is there and its store can be used", shapes.Health),
+    Verb(
+        "GET",
+        "/health",
+        show_health,
+        None,
+        "Whether the server is there and its store can be used",
+        shapes.Health,
+        always=True,
+    ),
     Verb("GET", "/openapi.json", show_document, None, "This document", Document),
     Verb("GET", "/agents", list_agents, "invoke", "List the agents that can be asked", shapes.AgentList),
     Verb(

@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from antiphon.runtime.hub import Hub
 from antiphon.server.chat_memory import Memory
+from antiphon.server.connections import address_of
 from antiphon.server.limits import Limits
 from antiphon.server.principals import Principal
 from antiphon.server.streams import Streams
@@ -44,6 +45,13 @@ class House(msgspec.Struct, frozen=True):
     """Which conversations of chat clients it knows."""
 
 
+def holder_of(principal: Principal, request: Request) -> str:
+    """Who has a share of connections and places: the key, or without one the address that the request comes from."""
+    if principal.key_id:
+        return f"key {principal.key_id}"
+    return address_of(request.client.host if request.client else "")
+
+
 class Visit(msgspec.Struct, frozen=True):
     """One request: who asks, and for what, all of it checked."""
 
@@ -54,6 +62,11 @@ class Visit(msgspec.Struct, frozen=True):
     """What stands in the path."""
     query: object
     body: object
+
+    @property
+    def holder(self) -> str:
+        """The key that the request shows, or the address it comes from: what has a share of connections and places."""
+        return holder_of(self.principal, self.request)
 
     @property
     def hub(self) -> Hub:
@@ -94,7 +107,9 @@ class Verb(msgspec.Struct, frozen=True):
     streams: bool = False
     """Whether it answers with events for as long as they come."""
     waits: bool = False
-    """Whether it may wait for long, so that it must be told when the server stops."""
+    """Whether it may wait for long, so that it needs a place, and must be told when the server stops."""
+    always: bool = False
+    """Whether it is answered also when there are too many connections."""
 
     @property
     def name(self) -> str:
