@@ -113,6 +113,15 @@ async def test_connections_of_a_key_that_are_idle_make_way_for_its_next() -> Non
         assert (await answer(socks[-1]))[0] == 200
 
 
+async def test_one_key_does_not_take_all_connections_whatever_its_share_is_said_to_be() -> None:
+    async with house(limits=Limits(connections=8)) as here, AsyncExitStack() as stack:
+        ann, bob = await here.known("ann"), await here.known("bob")
+        path = f"/channels/{await opened(ann, 'bob')}/subscribe"
+        statuses = [(await stack.enter_async_context(ann.stream("GET", path))).status_code for _ in range(8)]
+        assert statuses == [200] * 6 + [429] * 2
+        assert (await bob.get("/agents")).status_code == 200
+
+
 async def test_an_address_without_a_key_does_not_take_all_connections() -> None:
     limits = Limits(connections=30, connections_each=5, request_seconds=60)
     async with house(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
@@ -258,7 +267,7 @@ async def test_accepting_stops_before_there_are_no_files_left_and_resumes(
     log = tmp_path / "log"
     monkeypatch.setenv("ANTIPHON_TEST_LOG", str(log))
     monkeypatch.setenv("ANTIPHON_TEST_FILES", "160")
-    limits = Limits(request_seconds=3.0)
+    limits = Limits(request_seconds=3.0, connections_each=100_000)  # as if each came from another address
     async with process(limits, url=f"sqlite:///{tmp_path / 'team.db'}") as server:
         before = server.open_files()
         async with AsyncExitStack() as stack:
@@ -278,6 +287,20 @@ async def test_accepting_stops_before_there_are_no_files_left_and_resumes(
         assert "accepted again" in told
         assert "Too many open files" not in told
         assert await server.stop() == 0
+
+
+async def test_with_few_files_an_address_has_a_smaller_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("ANTIPHON_TEST_LOG", str(log))
+    monkeypatch.setenv("ANTIPHON_TEST_FILES", "160")
+    async with process() as server, AsyncExitStack() as stack:
+        for number in range(STALLED):
+            sock = await stack.enter_async_context(raw(server.port))
+            await send(sock, stalling(number % 2))
+        async with httpx2.AsyncClient(base_url=server.url) as client:
+            assert (await client.post(INVOKE, json={"text": "x"})).status_code == 200
+        assert server.open_files() < 50
+        assert log.read_text().count("address 127.0.0.1 has 16 connections without a key") == 1
 
 
 # Heads that are read differently by different readers

@@ -60,7 +60,7 @@ class Acceptor:
             self.resume()
         if self._is_told and self._connections.count <= self._connections.limit:
             self._is_told = False
-            log.info("connections are accepted again: there are %d", self._connections.count)
+            log.warning("connections are accepted again: there are %d", self._connections.count)
 
     async def close(self) -> None:
         """Accept nothing more. Connections that have begun go on."""

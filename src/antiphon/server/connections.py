@@ -27,6 +27,7 @@ from antiphon.server.files import Capacity, capacity_of
 from antiphon.server.heads import be_strict
 from antiphon.server.limits import Limits
 from antiphon.server.problems import Refused
+from antiphon.server.streams import share_of
 
 log = logging.getLogger("antiphon.server")
 
@@ -123,6 +124,13 @@ class Connections:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._capacity: Capacity = capacity_of(limits.connections)
+        fitting = limits.connections_each * self.limit // max(1, limits.connections)
+        self._share = max(1, fitting)
+        """How many an address has without a key. It shrinks with the limit."""
+        self._share_in_use = share_of(self._share, self.limit)
+        """How many a holder has that are in use."""
+        self._told: set[str] = set()
+        """The addresses of which it was logged that they have their share."""
         self._held: dict[str, dict[Line, None]] = {}
         """By holder, the oldest first."""
         self._lines: set[Line] = set()
@@ -165,8 +173,12 @@ class Connections:
         line.since = asyncio.get_running_loop().time()
         held = self._held.setdefault(line.holder, {})
         held[line] = None
-        if len(held) > self._limits.connections_each:
-            self._make_way(held, len(held) - self._limits.connections_each)
+        if len(held) > self._share:
+            if line.holder not in self._told:
+                self._told.add(line.holder)
+                said = "%s has %d connections without a key, which is its share: those that are idle make way"
+                log.warning(said, line.holder, self._share)
+            self._make_way(held, len(held) - self._share)
 
     def leave(self, line: Line) -> None:
         """Take note of one that is gone, or has never begun."""
@@ -194,7 +206,7 @@ class Connections:
             self._forget(line)
             line.holder = holder
             self._held.setdefault(holder, {})[line] = None
-        held, most = self._held.get(holder, {}), self._limits.connections_each
+        held, most = self._held.get(holder, {}), self._share_in_use
         if len(held) > most and not self._make_way(held, len(held) - most):
             said = f"{holder} has {most} connections in use, which is its share; wait for an answer, or close a stream"
             raise Refused(429, "too_many_connections", said, close=True)
@@ -231,6 +243,7 @@ class Connections:
         held.pop(line, None)
         if not held:
             self._held.pop(line.holder, None)
+            self._told.discard(line.holder)
 
 
 def address_of(host: str) -> str:

@@ -10,11 +10,16 @@ from contextlib import contextmanager
 from antiphon.server.limits import Limits
 
 
+def share_of(each: int, most: int) -> int:
+    """The share of one holder: never more than three quarters of all, so that some are left for the others."""
+    return min(each, max(1, most * 3 // 4))
+
+
 class Shares:
     """A number of places, of which each holder takes a share at most."""
 
     def __init__(self, most: int, each: int) -> None:
-        self._most, self._each = most, each
+        self._most, self._each = most, share_of(each, most)
         self._taken: Counter[str] = Counter()
 
     @property
