@@ -9,19 +9,45 @@ ANTIPHON_TEST_LOG names, if it names one.
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
 import os
 import resource
 import signal
 import sys
+from urllib.parse import quote
 
 import msgspec
 
-from antiphon import Agent, Hub, OpenAIModel
+from antiphon import Agent, Hub, OpenAIModel, Reply, Request, calls, says, tool
 from antiphon import Limits as TurnLimits
 from antiphon.server.limits import Limits
 from antiphon.server.serving import serving
 from tests.server.houses import echo
+
+
+def encoded(name: str) -> list[str]:
+    """A secret of the environment in every form that it takes on its way into the text of an error."""
+    secret = os.environ[name]
+    shifted = [base64.b64encode(f"{'u' * before}{secret}:x".encode()).decode() for before in range(3)]
+    return [secret, *shifted, base64.urlsafe_b64encode(secret.encode()).decode(), quote(secret), json.dumps(secret)]
+
+
+@tool
+def repeat(name: str, form: int) -> str:
+    """Fails, and repeats a secret."""
+    raise RuntimeError(f"cannot connect with {encoded(name)[form]}")
+
+
+async def leaky(request: Request) -> Reply:
+    """Fails as it is told to, by itself or with its tool: `tool OPENAI_API_KEY 3`."""
+    how, name, form = request.messages[-1].text.split() if not request.exchange else ("", "", "")
+    if how == "tool":
+        return calls("repeat", {"name": name, "form": int(form)})
+    if how == "model":
+        raise RuntimeError(f"cannot connect with {encoded(name)[int(form)]}")
+    return says("Sorry.")
 
 
 async def main(url: str, limits: Limits) -> None:
@@ -33,6 +59,7 @@ async def main(url: str, limits: Limits) -> None:
         if "OPENAI_API_KEY" in os.environ:
             model = OpenAIModel("gpt", base_url="http://127.0.0.1:9/v1")  # where nobody answers
             await hub.register(Agent("remote", model, limits=TurnLimits(model_attempts=1)))
+            await hub.register(Agent("leaky", leaky, tools=[repeat]))
         await hub.register("bob")
         async with serving(hub, port=0, limits=limits, open=True) as served:
             print(served.port, flush=True)

@@ -218,7 +218,7 @@ async def test_behind_the_end_of_a_channel_nothing_will_come() -> None:
             assert (refused.status_code, refused.json()["error"]["reason"]) == (422, "bad_id"), last
 
 
-async def test_a_log_that_is_found_damaged_ends_the_streams_with_the_reason() -> None:
+async def test_a_log_that_is_found_damaged_ends_the_streams_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     async with house(Agent("support", echo)) as here:
         await here.hub.register("bob")
         client = await here.client()
@@ -232,7 +232,8 @@ async def test_a_log_that_is_found_damaged_ends_the_streams_with_the_reason() ->
             rest = [event async for event in events]
         assert first.event == "envelope"
         assert (rest[-1].event, rest[-1].data["status"]) == ("end", "quarantined")
-        assert "a bit has flipped" in str(rest[-1].data["reason"])
+        assert "the channel's log is damaged" in str(rest[-1].data["reason"])
+    assert "a bit has flipped" in caplog.text
 
 
 async def test_whoever_is_too_far_behind_is_told_where_to_resume() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import secrets
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -18,6 +21,9 @@ from tests.server.processes import process
 from tests.server.wire import answer, raw, request, send
 
 PROVIDERS = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_SECRET_ACCESS_KEY", "POSTGRES_PASSWORD"]
+UNUSUAL = PROVIDERS[2:]
+"""Those that hold characters which are written otherwise in URLs and in JSON."""
+FORMS = 7
 PATHS = ["/agents", "/channels", "/channels/nowhere/log", "/approvals", "/keys", "/v1/models", "/nowhere", "/health"]
 
 
@@ -36,14 +42,22 @@ class Canaries:
         self._seen.append((where, what))
 
     def out(self) -> list[str]:
-        """Where a secret was found."""
-        return [where for where, what in self._seen for each in self.hidden if each.encode() in what]
+        """Where a secret was found, in whatever form."""
+        return [where for where, what in self._seen for each in self.hidden if any(f in what for f in traces(each))]
+
+
+def traces(secret: str) -> list[bytes]:
+    """What a secret leaves where it is written as it is, as base64 at each alignment, URL-quoted or as JSON."""
+    raw = secret.encode()
+    parts = [raw[skipped : skipped + (len(raw) - skipped) // 3 * 3] for skipped in range(3)]
+    encoded = [form for part in parts for form in (base64.b64encode(part), base64.urlsafe_b64encode(part))]
+    return [raw, *encoded, quote(secret).encode(), json.dumps(secret)[1:-1].encode()]
 
 
 async def test_no_secret_gets_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     canaries = Canaries()
     for name in PROVIDERS:
-        monkeypatch.setenv(name, canaries.new("sk-"))
+        monkeypatch.setenv(name, canaries.new('sk-/"+é' if name in UNUSUAL else "sk-"))
     log = tmp_path / "log"
     monkeypatch.setenv("ANTIPHON_TEST_LOG", str(log))
     async with process(url=f"sqlite:///{tmp_path / 'team.db'}") as server:
@@ -58,8 +72,9 @@ async def test_no_secret_gets_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(canaries.hidden) >= 50
     assert log.stat().st_size > 0
     assert canaries.out() == []
-    canaries.saw("control", canaries.hidden[0].encode())
-    assert canaries.out() == ["control"]
+    for shown in (canaries.hidden[0], base64.b64encode(f"xy{canaries.hidden[0]}".encode()).decode()):
+        canaries.saw("control", shown.encode())
+    assert canaries.out() == ["control", "control"]
 
 
 async def use(client: httpx2.AsyncClient, canaries: Canaries) -> None:
@@ -89,11 +104,30 @@ async def use(client: httpx2.AsyncClient, canaries: Canaries) -> None:
             question = {"text": "Hello.", "thread_id": "t"}
             said = await client.post(f"/agents/{agent}/{verb}", json=question, headers=header)
             canaries.saw(f"{agent} {verb}", said.content)
+    await leak(client, canaries, header)
     canaries.saw("openapi", (await client.get("/openapi.json")).content)
     canaries.saw("a key as an id", (await client.delete(f"/keys/{good}", headers=header)).content)
     canaries.saw("all channels", (await client.get("/channels?view=operator&system=true", headers=header)).content)
     for channel in ("system:keys", "system:audit", "system:registry"):
         canaries.saw(channel, (await client.get(f"/channels/{channel}/log?view=operator", headers=header)).content)
+
+
+async def leak(client: httpx2.AsyncClient, canaries: Canaries, header: dict[str, str]) -> None:
+    """Have a model and a tool fail with every secret of the environment, in every form, and look at what is left."""
+    for how in ("model", "tool"):
+        for name in PROVIDERS:
+            for form in range(FORMS):
+                question = {"text": f"{how} {name} {form}", "thread_id": f"{how} {name} {form}"}
+                said = await client.post("/agents/leaky/stream_invoke", json=question, headers=header)
+                assert said.text.count("event: done") == 1
+                canaries.saw(f"leaky {how} {form}", said.content)
+    rows = await client.get("/channels?view=operator&limit=200", headers=header)
+    logs = []
+    for row in rows.json()["channels"]:
+        log = await client.get(f"/channels/{row['channel_id']}/log?view=operator", headers=header)
+        logs.append(log.content)
+        canaries.saw("the operator's log", log.content)
+    assert sum(b"cannot connect with" in log for log in logs) == 2 * len(PROVIDERS) * FORMS  # what is left, is told
 
 
 async def fails(visit: Visit) -> object:

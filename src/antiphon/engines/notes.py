@@ -15,7 +15,14 @@ import msgspec
 
 from antiphon.core.envelope import HUB, OPERATORS, Envelope, Priority
 from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable
-from antiphon.core.events import EV_CALL_DOUBTED, EV_CALL_FAILED, EV_CALL_FINISHED, data_of
+from antiphon.core.events import (
+    EV_AGENT_WARNED,
+    EV_CALL_DOUBTED,
+    EV_CALL_FAILED,
+    EV_CALL_FINISHED,
+    EV_CALL_RETRIED,
+    data_of,
+)
 from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant, after
@@ -25,6 +32,7 @@ from antiphon.core.step import Admitted, audience_of
 from antiphon.core.turns import FENCED, Claim, Ending, Failure, Work, claimed, ended, failed, released, written
 from antiphon.hub.clock import Clock
 from antiphon.hub.live import LiveChannel
+from antiphon.hub.redacting import redacted
 from antiphon.hub.request import Plan
 
 log = logging.getLogger("antiphon.engine")
@@ -32,6 +40,8 @@ log = logging.getLogger("antiphon.engine")
 RETRY = 1.0
 TRIES = 3
 OUTCOMES = frozenset({EV_CALL_FINISHED, EV_CALL_FAILED})
+ERRORS = {EV_CALL_FAILED: "error", EV_CALL_RETRIED: "error", EV_CALL_DOUBTED: "why", EV_AGENT_WARNED: "message"}
+"""Where entries hold the text of an error, which is redacted before it is recorded."""
 
 Write = Callable[[Fold, Work, Laws, Instant], Admitted | Deny]
 
@@ -86,7 +96,8 @@ class Notes:
 
     async def fail(self, failure: Failure) -> None:
         """End the turn without an answer."""
-        failure = msgspec.structs.replace(failure, agent=failure.agent or self.agent)
+        agent = failure.agent or self.agent
+        failure = msgspec.structs.replace(failure, agent=agent, detail=redacted(failure.detail))
         await self._write(
             lambda fold, work, laws, at: failed(fold, work, failure, laws=laws, at=at, new_id=self._new_id)
         )
@@ -118,6 +129,9 @@ class Notes:
 
     def _entry(self, event_type: str, event: msgspec.Struct) -> Envelope:
         data = data_of(event)
+        error = data.get(ERRORS.get(event_type, ""))
+        if isinstance(error, str):
+            data[ERRORS[event_type]] = redacted(error)
         audience = audience_of(self.turn) if event_type == EV_CALL_DOUBTED else [OPERATORS]  # a person hears of a doubt
         return Envelope(self._new_id(), "", HUB, audience, event_type, data, self.turn.cause)
 

@@ -40,6 +40,7 @@ from antiphon.core.words import spelt
 from antiphon.engines.alarms import OutOfTime
 from antiphon.engines.means import Book, Failing, InDoubt, digest_of_call
 from antiphon.engines.tracing import Marks
+from antiphon.hub.redacting import redacted
 
 
 class Surely(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,7 +134,7 @@ class ToolCalls:
         try:
             arguments = bound_call(tool, wanted.call)
         except BadArguments as error:
-            return self._refused(wanted, Returned(str(error), failed=True))
+            return self._refused(wanted, Returned(redacted(str(error)), failed=True))
         key = idempotency_key(
             self._state, self._book.notes.turn, wanted.index, tool=name, tenant=self._book.means.tenant
         )
@@ -234,6 +235,8 @@ class ToolCalls:
             async with self._book.means.alarms.within(ready.tool.timeout):
                 returned = await called(ready.tool, ready.arguments, self._given(ready, channel))
             if returned.failed:
+                # Before the model reads it: what it reads now and what the journal gives back must be the same.
+                returned = msgspec.structs.replace(returned, text=redacted(returned.text))
                 span.failed("tool_error")
         except OutOfTime as error:
             channel.over = True

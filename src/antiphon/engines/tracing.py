@@ -22,6 +22,7 @@ from antiphon.agents.progress import Path
 from antiphon.core.codec import digest_of
 from antiphon.core.state import State, Turn
 from antiphon.engines.alarms import OutOfTime
+from antiphon.hub.redacting import redacted
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -128,7 +129,7 @@ class _Marked:
     def failed(self, kind: str) -> None:
         from opentelemetry.trace import StatusCode
 
-        self._span.set_attribute(ERROR, kind)
+        self._span.set_attribute(ERROR, redacted(kind))
         self._span.set_status(StatusCode.ERROR)
 
 
@@ -197,8 +198,8 @@ class Traced:
         from opentelemetry.trace import set_span_in_context
 
         context = set_span_in_context(self._agent(path))
-        attributes = {**self._facts, AGENT: path[-1], **facts}
-        return _current(self._tracer.start_span(name, context, kind, attributes))
+        attributes = {**self._facts, AGENT: path[-1], **{key: _safe(value) for key, value in facts.items()}}
+        return _current(self._tracer.start_span(redacted(name), context, kind, attributes))
 
     def _agent(self, path: Path) -> Span:
         """The span of whoever is active now. Those that it does not work for are over."""
@@ -273,6 +274,11 @@ def _current(span: Span) -> Iterator[_Marked]:
         raise
     finally:
         span.end()
+
+
+def _safe(value: Value) -> Value:
+    """An attribute that a model or a user's code has part in, without secrets."""
+    return redacted(value) if isinstance(value, str) else value
 
 
 def _kind(error: BaseException) -> str:

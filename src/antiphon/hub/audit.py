@@ -9,6 +9,7 @@ from antiphon.core.instants import NEVER, Instant, seconds_between
 from antiphon.core.words import shown, storable
 from antiphon.hub.clock import Clock
 from antiphon.hub.own import OwnChannel
+from antiphon.hub.redacting import redacted
 
 AUDIT = "system:audit"
 BURST = 100
@@ -80,4 +81,4 @@ def _name(value: object) -> str:
 
 
 def _plain(data: Json) -> Json:
-    return {key: storable(value) if isinstance(value, str) else value for key, value in data.items()}
+    return {key: redacted(storable(value)) if isinstance(value, str) else value for key, value in data.items()}

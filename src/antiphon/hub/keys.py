@@ -29,6 +29,7 @@ from antiphon.core.ids import check_name
 from antiphon.core.instants import Instant, after, instant
 from antiphon.core.words import shown
 from antiphon.hub.own import OwnChannel
+from antiphon.hub.redacting import KNOWN
 from antiphon.store.protocol import Store
 
 log = logging.getLogger("antiphon.hub")
@@ -228,6 +229,7 @@ class KeyRing:
         self._check_namesakes(wished, at)
         key_id = self._new_id()
         secret = f"ak_{key_id}_{secrets.token_urlsafe(SECRET_BYTES)}"
+        KNOWN.know(secret)
         salt = secrets.token_hex(HASH_BYTES)
         made = Made(
             key_id,
@@ -265,7 +267,10 @@ class KeyRing:
         shape = SECRET.match(secret) if isinstance(secret, str) else None
         key_id = shape[1] if shape else ""
         opened = self._book.locks.get(key_id, DECOY).opens(secret if shape else "")
-        return self._book.keys.get(key_id) if opened else None
+        if not opened:
+            return None
+        KNOWN.know(secret)
+        return self._book.keys.get(key_id)
 
     def _new_id(self) -> str:
         while (key_id := secrets.token_hex(ID_BYTES)) in self._book.keys:

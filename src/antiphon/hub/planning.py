@@ -8,15 +8,17 @@ Rule 2: what must wait for the turns under way is held back. As soon as one of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from antiphon.core.draft import check_data
 from antiphon.core.envelope import HUB, Envelope
-from antiphon.core.events import JOURNAL
+from antiphon.core.events import EV_RULE_FAILED, JOURNAL
 from antiphon.core.guard import Deny, Later
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.step import Admitted
 from antiphon.core.words import told
+from antiphon.hub.redacting import redacted
 from antiphon.hub.request import Answer, Plan, Request
 
 
@@ -81,9 +83,21 @@ def planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | De
     try:
         outcome = plan(fold, laws, at)
     except Exception as error:  # an adapter or guard of a user's may raise anything
-        return Deny("rules_failed", told(error))
+        return Deny("rules_failed", redacted(told(error)))
     if not isinstance(outcome, Admitted) or len(outcome.batch) <= 1:
         return outcome
     following = (check_data(each) for each in outcome.batch[1:] if _is_new(each))
     wrong = next(filter(None, following), None)
-    return Deny("rules_failed", f"what follows cannot be recorded: {wrong.detail}") if wrong else outcome
+    if wrong:
+        return Deny("rules_failed", f"what follows cannot be recorded: {wrong.detail}")
+    if any(each.event_type == EV_RULE_FAILED for each in outcome.batch):
+        return Admitted(tuple(map(_without_secrets, outcome.batch)), outcome.fold)
+    return outcome
+
+
+def _without_secrets(envelope: Envelope) -> Envelope:
+    """What rules raised is redacted before it is recorded. No state depends on it."""
+    error = envelope.event_data.get("error") if envelope.event_type == EV_RULE_FAILED else None
+    if not isinstance(error, str):
+        return envelope
+    return replace(envelope, event_data={**envelope.event_data, "error": redacted(error)})

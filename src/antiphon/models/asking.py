@@ -19,6 +19,7 @@ import msgspec
 from antiphon.agents.messages import Asked, Call, Reply, Request, Usage
 from antiphon.core.codec import Malformed
 from antiphon.core.words import plainly
+from antiphon.hub.redacting import KNOWN
 from antiphon.models.endpoint import Address, Endpoint
 from antiphon.models.faults import broken_off, discreet, malformed, of_error
 from antiphon.models.pool import Pool
@@ -102,7 +103,7 @@ class Asking:
     async def answer(self, request: Request) -> Reply:
         """Its answer."""
         letter = self._letter(request, stream=False)
-        with discreet(letter.secrets):
+        with discreet():
             async with sent(letter, self.pool) as answer:
                 reply = self._whole(await answer.whole(), letter.address)
             return await self._finished(reply, request, letter.address)
@@ -110,7 +111,7 @@ class Asking:
     async def stream(self, request: Request) -> AsyncIterator[str | Reply]:
         """Its answer's text as it comes, then the answer."""
         letter = self._letter(request, stream=True)
-        with discreet(letter.secrets):
+        with discreet():
             async with sent(letter, self.pool) as answer, aclosing(self._heard(answer, letter.address)) as heard:
                 async for piece in heard:
                     yield piece if isinstance(piece, str) else await self._finished(piece, request, letter.address)
@@ -119,8 +120,8 @@ class Asking:
         address = self.endpoint.address()
         dialect = self.dialect
         headers = {**dialect.headers(address.key), **dialect.extra}
-        secrets = (*([address.key] if address.key else []), *dialect.extra.values())
-        return Letter(address, dialect.path, headers, dialect.body(request, stream=stream), secrets)
+        KNOWN.know_settings(dialect.extra)
+        return Letter(address, dialect.path, headers, dialect.body(request, stream=stream))
 
     async def _heard(self, answer: Answer, address: Address) -> AsyncGenerator[str | Reply, None]:
         if answer.is_whole:

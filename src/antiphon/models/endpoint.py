@@ -18,13 +18,11 @@ from urllib.parse import SplitResult, urlsplit
 from antiphon.core.errors import UsageError
 from antiphon.core.hosts import is_loopback
 from antiphon.core.words import shown
+from antiphon.hub.redacting import KNOWN
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 ADDRESS = "give an address such as https://example.com/v1"
-LEAST_SECRET = 8
-"""Shorter texts are nobody's secret, and stand in every other word."""
-HIDDEN = "***"
 CUT_SHORT = "…"
 """How others' words end of which not all is repeated."""
 
@@ -94,6 +92,8 @@ class Endpoint:
             raise UsageError(f"{provider.name} needs a key; set {provider.key_variable}, or give api_key=…")
         if key is not None and not HEADER_VALUE.fullmatch(key):
             raise UsageError(f"the key in {key_from} has characters that no key has; set it again")
+        if key is not None:
+            KNOWN.know(key)
         return Address(provider, parts.geturl().rstrip("/"), parts.netloc, key, key_from, is_local)
 
     def _url(self, given: object, place: str) -> SplitResult:
@@ -129,14 +129,3 @@ def checked_headers(headers: object) -> dict[str, str]:
         if not isinstance(value, str) or not HEADER_VALUE.fullmatch(value):
             raise UsageError(f"the header {name!r} has a value that no header has; give a text of plain characters")
     return {name.lower(): value for name, value in headers.items()}
-
-
-def hidden(text: str, secrets: tuple[str, ...]) -> str:
-    """The text without these secrets, and without the beginning of one where it was cut short."""
-    words = (word for secret in secrets for word in (secret, *secret.split()))
-    for secret in sorted(words, key=len, reverse=True):
-        if len(secret) >= LEAST_SECRET:
-            text = text.replace(secret, HIDDEN)
-            begun = (f"{secret[:size]}{CUT_SHORT}" for size in range(len(secret) - 1, LEAST_SECRET - 1, -1))
-            text = next((text.replace(part, f"{HIDDEN}{CUT_SHORT}") for part in begun if part in text), text)
-    return text

@@ -18,7 +18,8 @@ from math import isfinite
 from antiphon.core.codec import Malformed, parsed
 from antiphon.core.errors import ModelError, ModelRefused, ModelUnavailable, ReplyMalformed, UsageError
 from antiphon.core.words import shown, storable
-from antiphon.models.endpoint import CUT_SHORT, Address, hidden
+from antiphon.hub.redacting import redacted
+from antiphon.models.endpoint import CUT_SHORT, Address
 
 PASSING = frozenset({408, 409, 425, 429})
 """What passes by itself, besides everything from 500 on."""
@@ -86,12 +87,12 @@ def malformed(what: str, address: Address) -> ReplyMalformed:
 
 
 @contextmanager
-def discreet(secrets: tuple[str, ...]) -> Iterator[None]:
-    """Errors of ours leave without these secrets in them."""
+def discreet() -> Iterator[None]:
+    """Errors of ours leave without secrets in them."""
     try:
         yield
     except (ModelError, UsageError) as error:
-        error.args = tuple(hidden(str(arg), secrets) for arg in error.args)
+        error.args = tuple(redacted(str(arg)) for arg in error.args)
         raise
 
 

@@ -39,8 +39,6 @@ class Letter:
     path: str
     headers: dict[str, str] = field(repr=False)
     body: dict[str, object] = field(repr=False)
-    secrets: tuple[str, ...] = field(repr=False)
-    """What no error may repeat."""
 
 
 class Answer:

@@ -45,6 +45,7 @@ from antiphon.hub.ids import TimeOrderedIds
 from antiphon.hub.keys import KEYS, KeyRing
 from antiphon.hub.live import LiveChannel, Surroundings
 from antiphon.hub.own import OwnChannel
+from antiphon.hub.redacting import redacted
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
@@ -380,7 +381,7 @@ async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:
         accepted = await verdict if isawaitable(verdict) else verdict
         return answer(invite, accepted=bool(accepted))
     except Exception as error:
-        return answer(invite, accepted=False, reason=told(error))
+        return answer(invite, accepted=False, reason=redacted(told(error)))
 
 
 def put_in(draft: Envelope) -> Envelope:

@@ -21,6 +21,7 @@ from antiphon.engines.protocol import Engine
 from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.directory import Listing
 from antiphon.hub.feed import Signal
+from antiphon.hub.redacting import KNOWN
 from antiphon.runtime.builder import EnvelopeBuilder
 from antiphon.runtime.channel import private
 from antiphon.runtime.desk import Accept, Desk
@@ -114,6 +115,7 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
     async def over(cls, store: Store, *, clock: Clock | None = None, engine: str | Engine | None = "local") -> Hub:
         """A hub over a store that is open already. The hub closes it, and stops the engine."""
         used = clock or SystemClock()
+        KNOWN.know_environment()
         hub = cls(Desk(store, used, local_engine(store, used) if engine == "local" else _checked(engine)))
         try:
             await hub.hydrate()

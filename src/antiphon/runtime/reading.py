@@ -1,7 +1,7 @@
 """Reading channels as they grow: one channel for a subscriber, all of them for an inbox.
 
 Rule 1: a reader has a cursor and nothing else. It cannot miss anything, and it cannot hold anybody up.
-Rule 2: whatever leaves here has passed `visible_to`, unless the operator asked.
+Rule 2: whatever leaves here has passed `visible_to` and `as_seen`, unless the operator asked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import aclosing
 from copy import copy
 
 from antiphon.agents.nesting import waiting_for_others
+from antiphon.core.disclosure import as_seen
 from antiphon.core.envelope import Envelope, visible_to
 from antiphon.core.errors import LogCorrupt, RulesInvalid, SlowConsumer
 from antiphon.hub.feed import Ears, Signal
@@ -34,8 +35,10 @@ async def follow(
             if max_lag is not None and head - max(cursor, known) > max_lag:
                 raise SlowConsumer(live.state.channel_id, cursor, head - cursor)
             cursor = envelope.sequence
-            if reader is None or visible_to(envelope, reader):
+            if reader is None:
                 yield envelope
+            elif visible_to(envelope, reader):
+                yield as_seen(envelope)
 
 
 async def grown(desk: Desk, live: LiveChannel, cursor: int, *, until: asyncio.Event) -> AsyncGenerator[Envelope, None]:
@@ -134,7 +137,7 @@ class Inbox:
         page = await self._read(channel_id, await self._position(channel_id))
         for envelope in page:
             if self._wanted(envelope):
-                yield envelope
+                yield as_seen(envelope)
             if not self._goes_on(ears):
                 return
             self._positions[channel_id] = envelope.sequence

@@ -3,6 +3,7 @@
 Rule 1: a thread belongs to whoever the key speaks for. The same `thread_id` of somebody else is another thread.
 Rule 2: the turn goes on whether or not anybody waits for it. Whoever comes back resumes from the last id.
 Rule 3: `done` comes last and once, also if the turn failed.
+Rule 4: of what failed a stream tells a reason and a sentence of ours, never the text of an exception.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.schema import to_model
+from antiphon.core.disclosure import sentence_of
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, LogCorrupt, UnknownChannel
 from antiphon.core.events import EV_TEXT
@@ -36,6 +38,7 @@ from antiphon.runtime.following import NOWHERE, Numbered, following
 from antiphon.runtime.invoking import answer_of, channel_of, check_runs, told_of
 from antiphon.runtime.keys import keys_of
 from antiphon.runtime.told import Told
+from antiphon.server.outward import outward
 from antiphon.server.principals import Principal, still_good
 from antiphon.server.problems import Refused
 from antiphon.server.shapes import AgentList, AgentRow, Answer, Question, Tokens
@@ -151,7 +154,8 @@ async def _frames(events: AsyncGenerator[Numbered, None], place: Place) -> Async
             async for sent in frames:
                 yield sent
     except LogCorrupt as error:
-        yield frame("done", FinalStateEvent("", stopped="quarantined", detail=str(error)))
+        log.warning("a stream ends: %s", error)
+        yield frame("done", FinalStateEvent("", stopped="quarantined", detail=sentence_of("quarantined")))
     except AntiphonError as error:  # the turn is not over: whoever follows it resumes from the last id
         log.info("a stream of %s ends early: %s", place.channel_id, error)
 
@@ -170,7 +174,7 @@ async def _placed(
     at = place._replace(sequence=0, number=0)
     async with aclosing(events):
         async for sequence, event in events:
-            for name, data in () if event is None else _told(event):
+            for name, data in () if event is None else _told(outward(event)):
                 at = at.next(sequence)
                 yield None if sequence == NOWHERE else at, name, data
 

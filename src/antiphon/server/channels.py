@@ -9,11 +9,12 @@ Rule 3: what would give an agent a turn needs a key that may invoke agents too.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from starlette.responses import Response
 
+from antiphon.core.disclosure import as_seen, sentence_of
 from antiphon.core.envelope import Envelope, Priority, visible_to
 from antiphon.core.errors import Denied, LogCorrupt, SlowConsumer, StoreError, UnknownChannel
 from antiphon.core.events import EV_CONTEXT_SET
@@ -114,9 +115,7 @@ async def read_log(visit: Visit) -> Log:
     cursor, room = asked.after, visit.house.limits.page_bytes
     while page := await live.read(cursor):
         cursor = page[-1].sequence
-        for envelope in page:
-            if not _is_seen(visit, envelope, asked.view):
-                continue
+        for envelope in _seen_in(page, visit, asked.view):
             room -= size_of(envelope)
             if found and (room < 0 or len(found) == asked.limit):
                 return Log(found, found[-1].sequence)
@@ -148,7 +147,8 @@ async def _frames(visit: Visit, live: LiveChannel, after: int, *, view: str) -> 
         yield frame("slow_consumer", {"cursor": slow.cursor, "behind": slow.behind})
         return
     except LogCorrupt as error:
-        yield frame("end", {"status": "quarantined", "reason": str(error)})
+        log.warning("a stream ends: %s", error)
+        yield frame("end", {"status": "quarantined", "reason": sentence_of("quarantined")})
         return
     except StoreError as error:  # whoever follows resumes from the last id
         log.warning("a stream of %s ends early: %s", live.state.channel_id, error)
@@ -218,5 +218,8 @@ def is_operator(visit: Visit, view: str) -> bool:
     return view == OPERATOR
 
 
-def _is_seen(visit: Visit, envelope: Envelope, view: str) -> bool:
-    return view == OPERATOR or visible_to(envelope, visit.principal.name)
+def _seen_in(page: Sequence[Envelope], visit: Visit, view: str) -> list[Envelope]:
+    """What a view shows of a page of a log."""
+    if view == OPERATOR:
+        return list(page)
+    return [as_seen(envelope) for envelope in page if visible_to(envelope, visit.principal.name)]

@@ -25,6 +25,7 @@ from antiphon.runtime.events import (
 )
 from antiphon.runtime.following import Numbered
 from antiphon.server.chat_shapes import ChatChunk, ChatNote, ChunkChoice, Finish, usage_of
+from antiphon.server.outward import outward
 from antiphon.server.problems import CHAT, problem_of
 
 GAP = "\n\n"
@@ -178,5 +179,5 @@ async def _told(events: AsyncGenerator[Numbered, None], telling: Telling) -> Asy
     async with aclosing(events):
         yield telling.begin()
         async for sequence, event in events:
-            for chunk in () if event is None else telling.of(sequence, event):
+            for chunk in () if event is None else telling.of(sequence, outward(event)):
                 yield chunk

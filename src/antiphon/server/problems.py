@@ -2,6 +2,7 @@
 
 Rule 1: whatever is not there, or not for whoever asks, is the same 404.
 Rule 2: what went wrong inside is logged, and told as nothing but that.
+Rule 3: a message is a sentence of ours. The text of an exception that is not ours, a path or a key is never part of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import msgspec
 from starlette.responses import Response
 
-from antiphon.core.codec import to_json
+from antiphon.core.codec import Malformed, to_json
+from antiphon.core.disclosure import LOG, disclosed, sentence_of
 from antiphon.core.errors import (
     AntiphonError,
     Denied,
@@ -126,23 +128,41 @@ def problem_of(error: BaseException, *, path: str, closing: bool) -> Response:
             return said
         case Denied():
             status = DENIALS.get(error.reason, 409)
-            return problem(status, error.reason, str(error), path=path, channel_id=error.channel_id)
+            return problem(status, error.reason, _denial(error), path=path, channel_id=error.channel_id)
         case TurnFailed():
             status = TURNS.get(error.reason, 500)
             where, who = error.channel_id, error.agent
-            return problem(status, error.reason, str(error), path=path, channel_id=where, agent=who)
+            said = str(TurnFailed(error.reason, where, disclosed(error.reason, error.detail)))
+            return problem(status, error.reason, said, path=path, channel_id=where, agent=who)
         case UnknownChannel():
             return problem(404, "unknown_channel", str(error), path=path)
         case UsageError() if closing:
             return problem(503, "stopping", "the server stops; ask again soon, with the same message_id", path=path)
-        case UsageError():
+        case UsageError() if _is_own(error):
             return problem(422, "bad_request", str(error), path=path)
+        case UsageError():
+            log.warning("a request to %s is refused: %s", path, error)
+            return problem(422, "bad_request", f"the request does not fit the server; {LOG}", path=path)
         case TooLarge():
             return problem(413, "too_large", str(error), path=path)
         case LogCorrupt():
-            return problem(409, "quarantined", str(error), path=path, channel_id=error.channel_id)
+            log.warning("a request to %s is refused: %s", path, error)
+            return problem(409, "quarantined", sentence_of("quarantined"), path=path, channel_id=error.channel_id)
         case _:
             return _inside(error, path)
+
+
+def _denial(denied: Denied) -> str:
+    """What is told of a refusal. What rules of a user's raised is logged instead."""
+    if denied.reason != "rules_failed":
+        return str(denied)
+    log.warning("the rules of %s failed: %s", denied.channel_id, denied.detail)
+    return str(Denied(denied.reason, denied.channel_id, sentence_of(denied.reason)))
+
+
+def _is_own(error: UsageError) -> bool:
+    """Whether an error's words are ours. Those of one that stems from another error may repeat that one's."""
+    return error.__cause__ is None or isinstance(error.__cause__, AntiphonError | Malformed)
 
 
 def _inside(error: BaseException, path: str) -> Response:

@@ -7,6 +7,7 @@ Rule 2: what has not the right shape is refused with its place and the shape. A 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from itertools import accumulate
 from typing import TypeVar
@@ -20,6 +21,10 @@ from antiphon.server.limits import Limits
 from antiphon.server.problems import JSON, Refused
 
 T = TypeVar("T")
+
+LIMITED = re.compile(r"Expected `(\w+)` (?P<limit>[^`]+) - at `\$\.?(?P<place>[^`]*)`\Z")
+NO_CHOICE = re.compile(r"Invalid enum value (?P<value>.+) - at `\$\.?(?P<place>[^`]*)`\Z", re.S)
+BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 async def body_of(request: Request, kind: type[T], limits: Limits) -> T:
@@ -44,12 +49,28 @@ def typed(raw: bytes, kind: type[T]) -> T:
         check_names(raw)
         return msgspec.convert(plain, type=kind)
     except msgspec.ValidationError as error:
-        raise Refused(422, "bad_body", f"the body: {plainly(str(error))}") from error
+        raise Refused(422, "bad_body", f"the body: {_in_our_words(str(error))}") from error
     except Malformed as error:
         reason = "bad_body" if error.reason == "malformed" else error.reason
         raise Refused(413 if reason == "too_large" else 422, reason, f"the body: {error}") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Refused(400, "no_json", f"the body is no JSON: {error}") from error
+        raise Refused(400, "no_json", f"the body is no JSON{_where(error)}; send JSON in UTF-8") from error
+
+
+def _in_our_words(complaint: str) -> str:
+    """What is wrong with the shape of a value, from what the decoder says."""
+    if limited := LIMITED.match(complaint):
+        return f"{limited['place'] or 'it'} must be {limited[1]} {limited['limit']}"
+    if choice := NO_CHOICE.match(complaint):
+        return f"{choice['place'] or 'it'} is {choice['value']}, which is none of its values"
+    plain = plainly(complaint)
+    return plain if plain != complaint else "it does not have the right shape; GET /openapi.json describes it"
+
+
+def _where(error: Exception) -> str:
+    """Where a body stops to be JSON, if that is known."""
+    found = BYTE.search(str(error))
+    return f" from byte {found[1]} on" if found else ""
 
 
 def query_of(given: Mapping[str, str], kind: type[T]) -> T:
@@ -57,7 +78,7 @@ def query_of(given: Mapping[str, str], kind: type[T]) -> T:
     try:
         return msgspec.convert(dict(given), type=kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refused(422, "bad_query", f"the query: {plainly(str(error))}") from error
+        raise Refused(422, "bad_query", f"the query: {_in_our_words(str(error))}") from error
 
 
 def size_of(value: object) -> int:

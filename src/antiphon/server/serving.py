@@ -19,6 +19,7 @@ import uvicorn
 
 from antiphon.core.errors import UsageError
 from antiphon.core.hosts import is_loopback
+from antiphon.hub.redacting import redact_loggers
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
 from antiphon.server.accepting import accepting
@@ -88,6 +89,7 @@ async def serving(
     """
     _check_access(hub, host, opened=open)
     connections = Connections(limits)
+    redact_loggers(["uvicorn.error"])  # which logs what is raised while an answer is sent
     listening = _bound(host, port, limits)
     streams = Streams(limits)
     try:

@@ -20,6 +20,7 @@ from hmac import compare_digest
 from pathlib import Path
 
 from antiphon.core.errors import UsageError
+from antiphon.hub.redacting import KNOWN
 from antiphon.runtime.hub import Hub
 
 log = logging.getLogger("antiphon.server")
@@ -35,6 +36,7 @@ class Token:
 
     def __init__(self, secret: str, path: str | None = None) -> None:
         self.secret, self.path = secret, path
+        KNOWN.know(secret)
 
     def __repr__(self) -> str:
         return f"<Token in {self.path or 'memory'}>"

@@ -16,6 +16,7 @@ import msgspec
 from antiphon.core.errors import UsageError
 from antiphon.core.hosts import is_loopback
 from antiphon.core.words import shown
+from antiphon.hub.redacting import KNOWN
 
 
 class Stdio(msgspec.Struct, frozen=True):
@@ -77,6 +78,7 @@ def http_way(url: str, headers: object) -> Http:
         raise UsageError(f"{shown(url)} is not the URL of an MCP server ({error}); {advice}") from error
     if not usable:
         raise UsageError(f"{shown(url)} is not the URL of an MCP server; {advice}")
+    KNOWN.know_url(url)
     return Http(url, _texts("headers", headers))
 
 
@@ -89,4 +91,5 @@ def _texts(option: str, given: object) -> dict[str, str]:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise UsageError(f"{option} of an MCP server has {shown(name)} as a {type(value).__name__}; give texts")
+    KNOWN.know_settings(given)
     return dict(given)
