@@ -9,12 +9,14 @@ from antiphon.agents.declaration import Declaration
 from antiphon.agents.messages import Closes, Forewarns
 from antiphon.core.errors import UsageError
 from antiphon.core.words import told
+from antiphon.hub.redacting import KNOWN
 
 log = logging.getLogger("antiphon.hub")
 
 
 def check_models(agent: Declaration) -> None:
     """`UsageError` if a model of the agent's team knows already that it cannot be asked."""
+    KNOWN.know_environment()  # models take their keys from there
     for member in agent.team.members.values():
         model: object = member.declaration.model
         if isinstance(model, Forewarns):

@@ -162,7 +162,10 @@ def _denial(denied: Denied) -> str:
 
 def _is_own(error: UsageError) -> bool:
     """Whether an error's words are ours. Those of one that stems from another error may repeat that one's."""
-    return error.__cause__ is None or isinstance(error.__cause__, AntiphonError | Malformed)
+    cause = error.__cause__
+    while isinstance(cause, AntiphonError | Malformed | msgspec.ValidationError):
+        cause = cause.__cause__
+    return cause is None
 
 
 def _inside(error: BaseException, path: str) -> Response:
