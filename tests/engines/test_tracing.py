@@ -197,6 +197,14 @@ async def test_nothing_that_anybody_said_is_part_of_a_trace(traced: Tracer) -> N
     assert all(SECRET not in span.to_json() and not span.events for span in traced.spans)
 
 
+async def test_a_secret_that_a_model_repeats_is_not_part_of_a_trace(traced: Tracer) -> None:
+    secret = "sk-4f9c02ab71de4f9c02ab71de"
+    model = ScriptedModel([calls("look", {"at": "it"}, call_id=f"call {secret}"), calls(secret), says("Done.")])
+    await ask(Agent("support", model, tools=[look]))
+    assert "***" in str([(span.name, dict(span.attributes or {})) for span in traced.spans])
+    assert secret not in str([(span.name, dict(span.attributes or {})) for span in traced.spans])
+
+
 async def test_every_attempt_at_a_model_is_a_span(traced: Tracer) -> None:
     model = Named(ModelUnavailable("busy", status=529), ModelUnavailable("gone"), "Here.")
     await ask(Agent("bob", model=model), advancing=True)

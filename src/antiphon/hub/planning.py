@@ -17,8 +17,7 @@ from antiphon.core.guard import Deny, Later
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.step import Admitted
-from antiphon.core.words import told
-from antiphon.hub.redacting import redacted
+from antiphon.hub.redacting import redacted, redacted_error
 from antiphon.hub.request import Answer, Plan, Request
 
 
@@ -83,7 +82,7 @@ def planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | De
     try:
         outcome = plan(fold, laws, at)
     except Exception as error:  # an adapter or guard of a user's may raise anything
-        return Deny("rules_failed", redacted(told(error)))
+        return Deny("rules_failed", redacted_error(error))
     if not isinstance(outcome, Admitted) or len(outcome.batch) <= 1:
         return outcome
     following = (check_data(each) for each in outcome.batch[1:] if _is_new(each))

@@ -17,12 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 from antiphon.core.redaction import LEAST_SECRET, Redactor
+from antiphon.core.words import told
 
 MOST_SECRETS = 1000
 """How many secrets are remembered; the ones not seen for longest are forgotten first."""
 SECRET_NAME = re.compile(r"(?:key|token|secret|password|passwd|credentials?|auth|authorization)\Z", re.I)
 """How the name of a setting ends that holds a secret."""
-ORDINARY = re.compile(r"[~.]?/|[A-Za-z]:\\|https?://|[A-Za-z]+(?:[-_ ./][A-Za-z]+)*\Z|[0-9.:]+\Z")
+ORDINARY = re.compile(r"[~.]?/|[A-Za-z]:\\|[a-z][a-z0-9+.-]*://|[A-Za-z]+(?:[-_ ./][A-Za-z]+)*\Z|[0-9.:]+\Z")
 """A value that is a path, an address, plain words or a number: no secret, unless its name says so."""
 PLAIN_HEADERS = ("accept", "cache-control", "connection", "content-", "host", "user-agent")
 """How the headers begin that hold no secret."""
@@ -81,6 +82,11 @@ KNOWN = KnownSecrets()
 def redacted(text: str) -> str:
     """The text of an error without secrets."""
     return KNOWN(text)
+
+
+def redacted_error(error: BaseException) -> str:
+    """The type and text of an error, cut short, without secrets."""
+    return redacted(told(error))
 
 
 def _redact_record(record: logging.LogRecord) -> bool:

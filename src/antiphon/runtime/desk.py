@@ -32,7 +32,6 @@ from antiphon.core.instants import after as later
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.opening import answer, findings_on, guest_of, invitations, opening, said_first
 from antiphon.core.step import Admitted, record, said_by_hub, step
-from antiphon.core.words import told
 from antiphon.engines.place import Place, turns_at
 from antiphon.engines.protocol import Engine
 from antiphon.hub.audit import AUDIT, Audit
@@ -45,7 +44,7 @@ from antiphon.hub.ids import TimeOrderedIds
 from antiphon.hub.keys import KEYS, KeyRing
 from antiphon.hub.live import LiveChannel, Surroundings
 from antiphon.hub.own import OwnChannel
-from antiphon.hub.redacting import redacted
+from antiphon.hub.redacting import redacted_error
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
@@ -381,7 +380,7 @@ async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:
         accepted = await verdict if isawaitable(verdict) else verdict
         return answer(invite, accepted=bool(accepted))
     except Exception as error:
-        return answer(invite, accepted=False, reason=redacted(told(error)))
+        return answer(invite, accepted=False, reason=redacted_error(error))
 
 
 def put_in(draft: Envelope) -> Envelope:
