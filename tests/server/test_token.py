@@ -163,6 +163,28 @@ async def test_a_server_is_announced_while_it_runs(tmp_path: Path) -> None:
     assert read_token(f"{tmp_path}/team.db-token") == here.served.token  # and yet it is not given away
 
 
+def unwritable(state: Path) -> None:
+    (state / "antiphon").write_text("no directory")
+
+
+def shared(state: Path) -> None:
+    (state / "antiphon").mkdir()
+    (state / "antiphon" / "servers").mkdir()
+    (state / "antiphon" / "servers").chmod(0o777)
+
+
+@pytest.mark.parametrize("spoil", [unwritable, shared])
+async def test_a_state_directory_that_cannot_be_used_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spoil: object
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    spoil(tmp_path)  # type: ignore[operator]
+    async with house(url=f"sqlite:///{tmp_path}/team.db", open=False) as here:
+        assert token_at(here.served.url) is None
+        assert (await (await here.client(here.served.token)).get("/agents")).status_code == 200
+    assert "give it to them in ANTIPHON_KEY" in caplog.text
+
+
 async def test_a_store_in_memory_leaves_nothing_behind() -> None:
     async with house(open=False) as here, httpx2.AsyncClient(base_url=here.served.url) as http:
         assert token_at(here.served.url) is None

@@ -21,7 +21,7 @@ from antiphon.core.words import told
 
 MOST_SECRETS = 1000
 """How many secrets are remembered; the ones not seen for longest are forgotten first."""
-SECRET_NAME = re.compile(r"(?:key|token|secret|password|passwd|credentials?|auth|authorization)\Z", re.I)
+SECRET_NAME = re.compile(r"(?:key|token|secret|password|passwd|credentials?|auth|authorization|_pass|_pwd)\Z", re.I)
 """How the name of a setting ends that holds a secret."""
 ORDINARY = re.compile(r"[~.]?/|[A-Za-z]:\\|[a-z][a-z0-9+.-]*://|[A-Za-z]+(?:[-_ ./][A-Za-z]+)*\Z|[0-9.:]+\Z")
 """A value that is a path, an address, plain words or a number: no secret, unless its name says so."""

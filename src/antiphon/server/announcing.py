@@ -50,8 +50,8 @@ def announced(url: str, store: str | None, tenant: str) -> Iterator[None]:
     try:
         place, descriptor = _announce(Announcement(url, store, tenant))
     except OSError as error:
-        why = f"{_folder()} cannot be used ({error.strerror or error})"
-        log.warning("%s, so commands do not find this server's token: give it to them in ANTIPHON_KEY", why)
+        advice = "so commands do not find this server's token; give it to them in ANTIPHON_KEY"
+        log.warning("this server cannot be announced in the user's state directory (%s), %s", error, advice)
         yield
         return
     try:
@@ -80,35 +80,42 @@ def server_of(store: str, tenant: str) -> Announcement | None:
 
 def token_at(url: str) -> str | None:
     """The token of the server at a URL on this machine; None if no server of this user has one there."""
-    asked = urlsplit(url)
-    if asked.scheme != "http" or not is_loopback(asked.hostname or ""):
+    try:
+        asked = urlsplit(url)
+        host, port = asked.hostname or "", asked.port or 80
+    except ValueError:  # it is no address
+        return None
+    if asked.scheme != "http" or not is_loopback(host):
         return None
     for each in running():
         known = urlsplit(each.url)
-        if known.port == (asked.port or 80) and asked.hostname in (known.hostname, "localhost"):
+        if known.port == port and host in (known.hostname, "localhost"):
             return read_token(each.store + TOKEN_SUFFIX)
     return None
 
 
 def _folder() -> Path:
+    """The directory for announcements; `OSError` if this user has no home."""
     state = os.environ.get(STATE, "")
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "antiphon" / "servers"
+    if os.path.isabs(state):
+        return Path(state) / "antiphon" / "servers"
+    try:
+        return Path.home() / ".local" / "state" / "antiphon" / "servers"
+    except RuntimeError as error:
+        raise FileNotFoundError(f"there is no home directory, and {STATE} names none") from error
 
 
 def _checked(folder: Path) -> Path:
     """The directory, if no other user can write to it; `OSError` otherwise."""
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(0, "it is no directory of this user alone")
+        raise PermissionError(f"{folder} is no directory of this user alone")
     return folder
 
 
 def _announce(announcement: Announcement) -> tuple[Path, int]:
     """The file that announces a server, and the descriptor that holds its lock."""
-    try:
-        folder = _folder()
-    except RuntimeError as error:  # there is no home directory
-        raise FileNotFoundError(0, str(error)) from error
+    folder = _folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _tidy(_checked(folder))
     place = folder / f"{os.getpid()}-{secrets.token_hex(4)}.json"
@@ -143,6 +150,8 @@ def _live(place: Path) -> Announcement | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _announcement(os.read(descriptor, LARGEST))
+    except OSError:  # there are no locks here, so nothing says that the server runs
+        return None
     finally:
         os.close(descriptor)
     return None

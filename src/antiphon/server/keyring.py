@@ -30,8 +30,7 @@ async def make_key(visit: Visit) -> KeyMade:
         label=wish.label,
         by=visit.principal.name,
     )
-    if visit.house.token is not None:
-        remove_token(store_of(visit.hub))  # a key counts from here on, and the token no longer does
+    remove_token(store_of(visit.hub))  # a key counts from here on, and the token no longer does
     return KeyMade(secret, key)
 
 
