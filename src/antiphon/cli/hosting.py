@@ -39,6 +39,7 @@ class Wishes(msgspec.Struct, frozen=True):
     host: str
     port: int
     opened: bool
+    resume_at_once: int
     as_json: bool
     stop_within: float
     """After how many seconds a process that was told to stop is ended by force."""
@@ -91,7 +92,7 @@ async def _hub(url: str, wishes: Wishes) -> Hub:
     clock = SystemClock()
     store = await open_store(url, tenant=wishes.tenant, clock=clock)
     engine = LocalEngine(store, clock, grace=wishes.stop_within * CALLS)
-    return await Hub.over(store, clock=clock, engine=engine)
+    return await Hub.over(store, clock=clock, engine=engine, resume_at_once=wishes.resume_at_once)
 
 
 async def _agents(program: Program | None, stack: AsyncExitStack) -> tuple[Agent, ...]:

@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 import click
 
 from antiphon.cli.options import VARIABLE, known_name, store_if_any
+from antiphon.engines.resuming import AT_ONCE
 from antiphon.server.limits import HOST, PORT
 
 STOP_WITHIN = 20.0
@@ -14,12 +15,13 @@ STOP_WITHIN = 20.0
 
 
 class Listening(TypedDict):
-    """Where the server listens, whether it wants a token, and how long it may take to stop."""
+    """Where the server listens, whether it wants a token, how long it may take to stop, and how it resumes turns."""
 
     host: str
     port: int
     opened: bool
     stop_within: float
+    resume_at_once: int
 
 
 @click.command()
@@ -55,6 +57,14 @@ class Listening(TypedDict):
     "opened",
     is_flag=True,
     help="Without keys, let every program on this machine in without the token. Never behind a proxy.",
+)
+@click.option(
+    "--resume-at-once",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=AT_ONCE,
+    show_default=True,
+    help="After a restart, how many of the turns that were owed may ask their models at once.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help='One JSON document when it has begun: {"url": …, "agents": […], …}.'

@@ -56,6 +56,13 @@ class Asking:
 
     async def answer(self, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """What the model answers; `Unanswered` if it does not, `Stopped` if the engine stops meanwhile."""
+        means = self._book.means
+        async with means.limit.asking(self._book.job, means.stopping) as may_ask:
+            if not may_ask:
+                raise Stopped
+            return await self._answer(ask)
+
+    async def _answer(self, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         seconds = self._limits.model_seconds
         if seconds is not None:
             self._deadline = after(steady(self._book.means.clock), seconds)

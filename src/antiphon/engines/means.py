@@ -32,6 +32,8 @@ from antiphon.core.journal import NO_ENTRY, Entry, Journal
 from antiphon.core.turns import Failure
 from antiphon.engines.alarms import Alarms
 from antiphon.engines.notes import Notes
+from antiphon.engines.protocol import JobRef
+from antiphon.engines.resuming import ResumeLimit
 from antiphon.engines.tracing import Trace
 from antiphon.hub.clock import Clock
 from antiphon.hub.feed import Feed
@@ -75,6 +77,7 @@ class Means(msgspec.Struct, frozen=True):
     refusal: Refusal
     delegates: Delegates
     stopping: asyncio.Event
+    limit: ResumeLimit
     trace: Trace
     tenant: str
 
@@ -95,6 +98,11 @@ class Book:
     @property
     def channel_id(self) -> str:
         return self.notes.live.state.channel_id
+
+    @property
+    def job(self) -> JobRef:
+        """The turn as the engine knows it."""
+        return JobRef(self.channel_id, self.notes.turn.speaker, self.turn_id)
 
     async def claim(self) -> None:
         """Make sure that the turn is ours before anything of the agent's own runs."""

@@ -73,9 +73,15 @@ class Performance:
             case Enter():
                 return await self._entrance(wanted)
             case RunStep():
+                self._wait_outside()
                 return await self._step(wanted)
             case _:
+                self._wait_outside()
                 return await self._tools.call(wanted)
+
+    def _wait_outside(self) -> None:
+        """What comes now may wait for another turn, which then needs the place to ask a model more than this one."""
+        self._book.means.limit.wait_outside(self._book.job.job_id)
 
     # The model
 

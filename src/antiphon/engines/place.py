@@ -14,6 +14,7 @@ from antiphon.agents.declaration import Declaration
 from antiphon.agents.tasks import Delegates
 from antiphon.core.ids import IdSource
 from antiphon.engines.protocol import Engine
+from antiphon.engines.resuming import ResumeLimit
 from antiphon.hub.audit import Audit
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
@@ -35,6 +36,7 @@ class Place(msgspec.Struct, frozen=True):
     agents: Mapping[str, Declaration]
     delegates: Delegates
     tenant: str
+    limit: ResumeLimit
 
 
 def local_engine(store: Store, clock: Clock) -> Engine:

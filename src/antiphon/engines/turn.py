@@ -71,6 +71,13 @@ class Turns:
 
     async def __call__(self, attempt: Attempt) -> None:
         """Run a turn, if it is still owed and nobody who lives has claimed it."""
+        limit, job = self._place.limit, attempt.job
+        try:
+            await self._attempt(attempt)
+        finally:
+            limit.over(job) if attempt.again is None else limit.wait_outside(job.job_id)
+
+    async def _attempt(self, attempt: Attempt) -> None:
         job, clock = attempt.job, self._place.clock
         live = await self._place.channels.get(job.channel_id)
         turn = next((turn for turn in pending(live.state) if turn.turn_id == job.turn_id), None)
@@ -99,6 +106,7 @@ class Turns:
         if not turn.crashes:
             await self._traced(attempt, live, agent, turn=turn)
             return
+        self._place.limit.wait_outside(attempt.job.job_id)  # it may have to wait for other suspects
         permit = Permit(self._suspects, turn.crashes)
         try:
             if live.state.tasks:
@@ -180,6 +188,7 @@ class Turns:
             refusal=refusal,
             delegates=place.delegates,
             stopping=attempt.stopping,
+            limit=place.limit,
             trace=trace,
             tenant=place.tenant,
         )

@@ -31,8 +31,12 @@ BEATS = 3
 BACKLOG = "backlog"
 
 
-def _never(channel_id: str) -> bool:
+def _attended(channel_id: str) -> bool:
     return False
+
+
+def _not_at_all(channel_id: str, now: Instant) -> Instant:
+    return NEVER
 
 
 class Continuity:
@@ -46,9 +50,9 @@ class Continuity:
         """As the clock shows them now: when it is set, they are moved with it."""
         self.jumps: list[float] = []
         """By how many seconds the clock was set, each time; for the one who records it, and then empties this."""
-        self.queued: Callable[[str], bool] = _never
-        """Whether a turn of this channel waits for its place after a restart."""
-        self.is_unattended: Callable[[str], bool] = _never
+        self.waited_until: Callable[[str, Instant], Instant] = _not_at_all
+        """Until when a turn of a channel has waited for its place after a restart; now, if it still does."""
+        self.is_unattended: Callable[[str], bool] = _attended
         """Whether no open hub runs the turns of this channel."""
 
     async def begin(self) -> None:
@@ -82,8 +86,9 @@ class Continuity:
 
     def breaks(self, channel_id: str) -> Breaks:
         """The last breaks, as far as they concern this channel."""
-        if self.queued(channel_id):
-            return replace(self._breaks, opened=self.clock.now(), outage=BACKLOG)
+        waited = self.waited_until(channel_id, self.clock.now())
+        if waited > self._breaks.opened:
+            return replace(self._breaks, opened=waited, outage=BACKLOG)
         if self.is_unattended(channel_id):
             return replace(self._breaks, opened=self.clock.now())
         return self._breaks

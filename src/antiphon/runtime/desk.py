@@ -34,6 +34,7 @@ from antiphon.core.opening import answer, findings_on, guest_of, invitations, op
 from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.engines.place import Place, turns_at
 from antiphon.engines.protocol import Engine
+from antiphon.engines.resuming import ResumeLimit
 from antiphon.hub.audit import AUDIT, Audit
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
@@ -64,8 +65,9 @@ Accept = Callable[[Envelope], bool | Awaitable[bool]]
 class Desk:
     """The inside of one hub."""
 
-    def __init__(self, store: Store, clock: Clock, engine: Engine | None) -> None:
+    def __init__(self, store: Store, clock: Clock, engine: Engine | None, *, limit: ResumeLimit) -> None:
         self.store, self.clock, self.engine = store, clock, engine
+        self._limit = limit
         self._loop = asyncio.get_running_loop()
         self.new_id = TimeOrderedIds()
         self.feed = Feed()
@@ -81,7 +83,8 @@ class Desk:
         self.audit = Audit(OwnChannel(AUDIT, self.channels, laws=own, new_id=self.new_id), clock)
         self.agents: dict[str, Declaration] = {}
         """The agents registered in this hub, whose turns it runs."""
-        self.dispatch = Dispatch(engine, store, self.channels, agents=self.agents)
+        self.dispatch = Dispatch(engine, store, self.channels, agents=self.agents, limit=limit)
+        self.continuity.waited_until = self.dispatch.waited_until
         self.continuity.is_unattended = self._is_unattended
         self.acceptors: dict[str, Accept | None] = {}
         """Those registered in this hub, and how they decide on invitations."""
@@ -122,11 +125,13 @@ class Desk:
                     self.agents,
                     delegates,
                     self.store.tenant,
+                    self._limit,
                 )
             )
             await self.engine.serve(turns)
             self.spawn(turns.alarms.run(), "alarms")
             self.spawn(self.dispatch.run(self.clock), "dispatch")
+            self.spawn(self.dispatch.resume(self.clock), "resuming")
 
     async def close(self) -> None:
         """Finish what waits for admission, stop everything else, and let go of the store.

@@ -18,6 +18,7 @@ from antiphon.core.state import Status
 from antiphon.core.words import shown
 from antiphon.engines.place import local_engine
 from antiphon.engines.protocol import Engine
+from antiphon.engines.resuming import AT_ONCE, ResumeLimit
 from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.directory import Listing
 from antiphon.hub.feed import Signal
@@ -95,28 +96,39 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
         engine: str | Engine | None = "local",
         clock: Clock | None = None,
         tenant: str = "default",
+        resume_at_once: int = AT_ONCE,
     ) -> Opening:
         """Open the hub of a store: `memory:`, `sqlite:///team.db` or `sqlite:////var/lib/team.db`.
 
         Opening on an existing store continues where it stopped. A store that cannot be used is an error; there is no
-        falling back to another.
+        falling back to another. While turns that were owed are resumed, at most `resume_at_once` ask their models.
         """
         if engine != "local":
             _checked(engine)
         check_name(tenant)
         used = clock or SystemClock()
+        ResumeLimit(used, resume_at_once)  # refused before anything is opened
 
         async def start() -> Hub:
-            return await cls.over(await open_store(url, tenant=tenant, clock=used), clock=used, engine=engine)
+            store = await open_store(url, tenant=tenant, clock=used)
+            return await cls.over(store, clock=used, engine=engine, resume_at_once=resume_at_once)
 
         return Opening(start)
 
     @classmethod
-    async def over(cls, store: Store, *, clock: Clock | None = None, engine: str | Engine | None = "local") -> Hub:
+    async def over(
+        cls,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        engine: str | Engine | None = "local",
+        resume_at_once: int = AT_ONCE,
+    ) -> Hub:
         """A hub over a store that is open already. The hub closes it, and stops the engine."""
         used = clock or SystemClock()
         KNOWN.know_environment()
-        hub = cls(Desk(store, used, local_engine(store, used) if engine == "local" else _checked(engine)))
+        runs = local_engine(store, used) if engine == "local" else _checked(engine)
+        hub = cls(Desk(store, used, runs, limit=ResumeLimit(used, resume_at_once)))
         try:
             await hub.hydrate()
         except BaseException:

@@ -132,8 +132,8 @@ def problem_of(error: BaseException, *, path: str, closing: bool) -> Response:
         case TurnFailed():
             status = TURNS.get(error.reason, 500)
             where, who = error.channel_id, error.agent
-            said = str(TurnFailed(error.reason, where, disclosed(error.reason, error.detail)))
-            return problem(status, error.reason, said, path=path, channel_id=where, agent=who)
+            words = str(TurnFailed(error.reason, where, disclosed(error.reason, error.detail)))
+            return problem(status, error.reason, words, path=path, channel_id=where, agent=who)
         case UnknownChannel():
             return problem(404, "unknown_channel", str(error), path=path)
         case UsageError() if closing:

@@ -1,0 +1,180 @@
+"""How many turns ask their models at once while those that were owed before a restart are resumed.
+
+Rule 1: a resumed turn is begun when there is a place for it. It holds the place until its model has answered.
+Rule 2: who waits holds no place: a turn whose tool runs, or that waits for another turn, has given it up. So no two
+        turns can wait for each other's place.
+Rule 3: fresh turns go first, then those that were begun, then the backlog; ageing keeps each of them from starving.
+Rule 4: when nothing is left to resume, there is no limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+from antiphon.core.envelope import Priority
+from antiphon.core.errors import UsageError
+from antiphon.core.instants import NEVER, Instant
+from antiphon.core.words import shown
+from antiphon.engines.protocol import JobRef
+from antiphon.hub.clock import Clock
+from antiphon.hub.waiting import Waiting
+
+AT_ONCE = 64
+"""How many, unless the user says otherwise."""
+
+
+class ModelPlace:
+    """The right of one turn to ask its model. It is given back once."""
+
+    def __init__(self, limit: ResumeLimit) -> None:
+        self._limit = limit
+        self._held = True
+
+    def leave(self) -> None:
+        """Give it back. Giving it back again changes nothing."""
+        if self._held:
+            self._held = False
+            self._limit.left()
+
+
+held_place: ContextVar[ModelPlace | None] = ContextVar("held_place", default=None)
+"""The place that the running code holds: it is a model, or called by one."""
+
+
+class ResumeLimit:
+    """Gives places to turns."""
+
+    def __init__(self, clock: Clock, most: int = AT_ONCE) -> None:
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise UsageError(f"resume_at_once is {shown(most)}; give a number of turns, 1 or more")
+        self._clock, self._most = clock, most
+        self._taken = 0
+        self._backlog = False
+        self._resumed: dict[str, ModelPlace | None] = {}
+        """The turns that are being resumed, with the place that was kept for each."""
+        self._line: Waiting[asyncio.Future[None]] = Waiting()
+        self._waiting: Counter[str] = Counter()
+        """The channels of those that wait."""
+        self._waited: dict[str, Instant] = {}
+        """Until when a turn of a channel has waited that runs now."""
+
+    def expect(self, backlog: bool) -> None:
+        """Whether there are turns left that nobody has begun to resume."""
+        self._backlog = backlog
+        self._hand_on()
+
+    def waited_until(self, channel_id: str) -> Instant:
+        """Until when a turn of this channel has waited for a place: now, if it still does; `NEVER` if it has not."""
+        return self._clock.now() if channel_id in self._waiting else self._waited.get(channel_id, NEVER)
+
+    async def begin(self, job: JobRef) -> None:
+        """Wait until this turn may be resumed, and keep a place for it."""
+        self._resumed.setdefault(job.job_id, None)
+        place = await self._next(job.channel_id, Priority.BACKGROUND)
+        if job.job_id in self._resumed:
+            self._resumed[job.job_id] = place
+            self._waited[job.channel_id] = self._clock.now()
+        else:
+            place.leave()
+
+    def wait_outside(self, job_id: str) -> None:
+        """This turn waits for something else than its model: another may have the place that was kept for it."""
+        place = self._resumed.get(job_id)
+        if place is not None:
+            self._resumed[job_id] = None
+            place.leave()
+
+    def over(self, job: JobRef) -> None:
+        """This turn has ended, or is not run here any more."""
+        self.wait_outside(job.job_id)
+        self._waited.pop(job.channel_id, None)
+        if job.job_id in self._resumed:
+            del self._resumed[job.job_id]
+            self._hand_on()
+
+    @asynccontextmanager
+    async def asking(self, job: JobRef, stopping: asyncio.Event) -> AsyncIterator[bool]:
+        """Inside, the turn has a place to ask its model; before that it waits for one, if there is a limit.
+
+        False if the engine stops meanwhile: then it has none.
+        """
+        begun = job.job_id in self._resumed
+        place = self._resumed.get(job.job_id) or self._free()
+        if begun:
+            self._resumed[job.job_id] = None
+        if place is None:
+            priority = Priority.NORMAL if begun else Priority.URGENT
+            place = await _unless(stopping, asyncio.ensure_future(self._next(job.channel_id, priority)))
+        if place is None:
+            yield False
+            return
+        token = held_place.set(place)
+        try:
+            yield True
+        finally:
+            held_place.reset(token)
+            place.leave()
+
+    def left(self) -> None:
+        """A place is free again."""
+        self._taken -= 1
+        self._hand_on()
+
+    async def _next(self, channel_id: str, priority: Priority) -> ModelPlace:
+        place = self._free()
+        if place is not None:
+            return place
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.put(given, priority)
+        self._waiting[channel_id] += 1
+        try:
+            await given
+        except asyncio.CancelledError:
+            if given.done() and not given.cancelled():  # it was given in the same step
+                self.left()
+            raise
+        finally:
+            self._waiting[channel_id] -= 1
+            if not self._waiting[channel_id]:
+                del self._waiting[channel_id]
+        self._waited[channel_id] = self._clock.now()
+        return ModelPlace(self)
+
+    def _free(self) -> ModelPlace | None:
+        """A place, if there is one for which nobody waits."""
+        if self._line or not self._is_free:
+            return None
+        self._taken += 1
+        return ModelPlace(self)
+
+    @property
+    def _is_free(self) -> bool:
+        return self._taken < self._most or not (self._backlog or self._resumed)
+
+    def _hand_on(self) -> None:
+        while self._line and self._is_free:
+            (given,) = self._line.take(1)
+            if not given.done():
+                self._taken += 1
+                given.set_result(None)
+
+
+async def _unless(stopping: asyncio.Event, place: asyncio.Future[ModelPlace]) -> ModelPlace | None:
+    """The place, as soon as it is given; None if this is set before."""
+    stopped = asyncio.ensure_future(stopping.wait())
+    either: tuple[asyncio.Future[ModelPlace] | asyncio.Future[Literal[True]], ...] = (place, stopped)
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        if place.done():
+            place.result().leave()
+        raise
+    finally:
+        stopped.cancel()
+        place.cancel()
+    return place.result() if place.done() and not place.cancelled() else None
