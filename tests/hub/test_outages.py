@@ -255,7 +255,7 @@ async def shared(path: Path, clock: ManualClock) -> Hub:
 
 
 async def steps(clock: ManualClock, seconds: float) -> None:
-    """Let time pass a little at a time, so that whoever is there can say so."""
+    """Let time pass a little at a time, so that open hubs can note that they are."""
     for _ in range(int(seconds / 5)):
         await clock.advance(5)
 

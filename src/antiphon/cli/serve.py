@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 import click
 
 from antiphon.cli.options import VARIABLE, known_name, store_if_any
-from antiphon.engines.resuming import AT_ONCE
+from antiphon.engines.resuming import RESUME_AT_ONCE
 from antiphon.server.limits import HOST, PORT
 
 STOP_WITHIN = 20.0
@@ -62,7 +62,7 @@ class Listening(TypedDict):
     "--resume-at-once",
     metavar="N",
     type=click.IntRange(min=1),
-    default=AT_ONCE,
+    default=RESUME_AT_ONCE,
     show_default=True,
     help="After a restart, how many of the turns that were owed may ask their models at once.",
 )

@@ -38,6 +38,7 @@ from antiphon.core.events import (
     Created,
     Event,
     Expired,
+    Extended,
     Failed,
     Forked,
     Imported,
@@ -225,6 +226,8 @@ def _ended(event: Event) -> str:
             return f"closes the channel{f' for {by}' if by else ''}: {reason}"
         case Violated(expectation=name, seconds=seconds, speakers=owing):
             return f"has waited {seconds:g} seconds for {_names(owing)} ({name})"
+        case Extended(since=since, reason=reason, expectation=name):
+            return f"counts the time for {name} from {since}: {reason}"
         case _:
             return ""
 

@@ -90,6 +90,8 @@ class Book:
     ) -> None:
         self.team, self.notes, self.means = team, notes, means
         self._journal, self._warned = journal, set(warned)
+        self.job = JobRef(self.channel_id, notes.turn.speaker, self.turn_id)
+        """The turn as the engine knows it."""
 
     @property
     def turn_id(self) -> str:
@@ -98,11 +100,6 @@ class Book:
     @property
     def channel_id(self) -> str:
         return self.notes.live.state.channel_id
-
-    @property
-    def job(self) -> JobRef:
-        """The turn as the engine knows it."""
-        return JobRef(self.channel_id, self.notes.turn.speaker, self.turn_id)
 
     async def claim(self) -> None:
         """Make sure that the turn is ours before anything of the agent's own runs."""

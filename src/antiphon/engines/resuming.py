@@ -1,10 +1,10 @@
-"""How many turns ask their models at once while those that were owed before a restart are resumed.
+"""Limits how many turns ask their models at once while a backlog of owed turns is resumed after a restart.
 
-Rule 1: a resumed turn is begun when there is a place for it. It holds the place until its model has answered.
-Rule 2: who waits holds no place: a turn whose tool runs, or that waits for another turn, has given it up. So no two
+Rule 1: a resumed turn starts when a place is free. It holds the place until its model has answered.
+Rule 2: a turn that waits holds no place: it gives the place up before a tool runs or another turn is asked. So no two
         turns can wait for each other's place.
-Rule 3: fresh turns go first, then those that were begun, then the backlog; ageing keeps each of them from starving.
-Rule 4: when nothing is left to resume, there is no limit.
+Rule 3: fresh turns go first, then turns that have started, then the backlog. Ageing keeps all of them from starving.
+Rule 4: when the backlog is empty, there is no limit.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ from antiphon.engines.protocol import JobRef
 from antiphon.hub.clock import Clock
 from antiphon.hub.waiting import Waiting
 
-AT_ONCE = 64
+RESUME_AT_ONCE = 64
 """How many, unless the user says otherwise."""
 
 
 class ModelPlace:
-    """The right of one turn to ask its model. It is given back once."""
+    """The right of one turn to ask its model."""
 
     def __init__(self, limit: ResumeLimit) -> None:
         self._limit = limit
         self._held = True
 
     def leave(self) -> None:
-        """Give it back. Giving it back again changes nothing."""
+        """Release the place. Releasing it twice is fine."""
         if self._held:
             self._held = False
             self._limit.left()
 
 
 held_place: ContextVar[ModelPlace | None] = ContextVar("held_place", default=None)
-"""The place that the running code holds: it is a model, or called by one."""
+"""The place held by the running code, if that is a model or is called by one."""
 
 
 class ResumeLimit:
-    """Gives places to turns."""
+    """Hands out places to turns."""
 
-    def __init__(self, clock: Clock, most: int = AT_ONCE) -> None:
+    def __init__(self, clock: Clock, most: int = RESUME_AT_ONCE) -> None:
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
             raise UsageError(f"resume_at_once is {shown(most)}; give a number of turns, 1 or more")
         self._clock, self._most = clock, most
         self._taken = 0
         self._backlog = False
         self._resumed: dict[str, ModelPlace | None] = {}
-        """The turns that are being resumed, with the place that was kept for each."""
+        """The turns that are being resumed, with the place reserved for each."""
         self._line: Waiting[asyncio.Future[None]] = Waiting()
         self._waiting: Counter[str] = Counter()
         """The channels of those that wait."""
         self._waited: dict[str, Instant] = {}
-        """Until when a turn of a channel has waited that runs now."""
+        """When the running turn of a channel got its place, if it waited for one."""
 
     def expect(self, backlog: bool) -> None:
-        """Whether there are turns left that nobody has begun to resume."""
+        """Set whether channels are left whose turns have not been resumed."""
         self._backlog = backlog
         self._hand_on()
 
@@ -73,7 +73,7 @@ class ResumeLimit:
         return self._clock.now() if channel_id in self._waiting else self._waited.get(channel_id, NEVER)
 
     async def begin(self, job: JobRef) -> None:
-        """Wait until this turn may be resumed, and keep a place for it."""
+        """Wait until this turn may be resumed, and reserve a place for it."""
         self._resumed.setdefault(job.job_id, None)
         place = await self._next(job.channel_id, Priority.BACKGROUND)
         if job.job_id in self._resumed:
@@ -83,7 +83,7 @@ class ResumeLimit:
             place.leave()
 
     def wait_outside(self, job_id: str) -> None:
-        """This turn waits for something else than its model: another may have the place that was kept for it."""
+        """Release the place reserved for this turn: it waits for something other than its model."""
         place = self._resumed.get(job_id)
         if place is not None:
             self._resumed[job_id] = None
@@ -146,7 +146,7 @@ class ResumeLimit:
         return ModelPlace(self)
 
     def _free(self) -> ModelPlace | None:
-        """A place, if there is one for which nobody waits."""
+        """A place, if one is free and the queue is empty."""
         if self._line or not self._is_free:
             return None
         self._taken += 1

@@ -2,7 +2,7 @@
 
 Rule 1: an owner has one lease, however many turns it runs, and keeps it only while it runs any.
 Rule 2: a lease is a hint. Who loses it stops; who does not notice is fenced by the log.
-Rule 3: a clock that was set says nothing about another owner, until that one has had the time to renew its lease.
+Rule 3: after the clock was set, no owner is taken for dead before it has had the time to renew its lease.
 Rule 4: where one hub owns the store there is nobody to tell: whoever claimed something before is gone.
 """
 
@@ -22,7 +22,7 @@ log = logging.getLogger("antiphon.engine")
 SECONDS = 2.0
 RENEWALS = 3
 """How often a lease is renewed before it would run out."""
-JUMP = SECONDS / (2 * RENEWALS)
+CLOCK_TOLERANCE = SECONDS / (2 * RENEWALS)
 """By how many seconds a clock must have been set for that to matter here."""
 
 
@@ -77,7 +77,7 @@ class Tenure:
     def _clock_was_set(self) -> bool:
         """Whether the clock was set so lately that who lives may not have renewed its lease since."""
         drift, now = self._clock.drift(), steady(self._clock)
-        if abs(drift - self._drift) > JUMP:
+        if abs(drift - self._drift) > CLOCK_TOLERANCE:
             self._drift, self._doubted_until = drift, after(now, SECONDS)
         return now < self._doubted_until
 

@@ -33,7 +33,7 @@ class Clock(Protocol):
 
 
 def steady(clock: Clock) -> Instant:
-    """The time on a clock that started with this one and that nobody can set. It measures how long something takes."""
+    """The time on a steady clock that started with this one and cannot be set. Use it to measure durations."""
     drift = clock.drift()
     return after(clock.now(), -drift) if drift else clock.now()
 

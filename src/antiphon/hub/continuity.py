@@ -1,9 +1,9 @@
-"""Which time counts: since when a hub has been open, and whether the clock was set.
+"""Which time counts: since when a hub has been open, and whether the wall clock was set.
 
-Rule 1: a deadline is never missed because of time that nobody could have used. What is a break is known here; that an
-        expectation was extended because of it is recorded in its channel, when it falls due (see `core.step.tick`).
-Rule 2: a clock that is set is noticed before anything is stamped with its time.
-Rule 3: where several hubs share a store, time counts while any of them is open. Each of them says so in the store.
+Rule 1: this module knows the breaks. An expectation that began before one is extended by a fact in its own channel when
+        it falls due (see `core.step.tick`), so a log folds without knowing when hubs were open.
+Rule 2: a change of the clock is detected before anything is stamped with the new time.
+Rule 3: where several hubs share a store, time counts while any of them is open. Each notes in the store that it is.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ log = logging.getLogger("antiphon.hub")
 JUMP = 5.0
 """By how many seconds a clock must have been set for that to count."""
 ATTENDED = 15.0
-"""For how many seconds a hub that shares a store says that it is open."""
+"""For how many seconds a note that a hub is open lasts, on a store that hubs share."""
 BEATS = 3
-"""How often it says so again before that would run out."""
+"""How often the note is renewed before it would run out."""
 BACKLOG = "backlog"
 
 
-def _attended(channel_id: str) -> bool:
+def _is_attended(channel_id: str) -> bool:
     return False
 
 
-def _not_at_all(channel_id: str, now: Instant) -> Instant:
+def _never_waited(channel_id: str, now: Instant) -> Instant:
     return NEVER
 
 
@@ -49,36 +49,36 @@ class Continuity:
         self._breaks = NO_BREAKS
         """As the clock shows them now: when it is set, they are moved with it."""
         self.jumps: list[float] = []
-        """By how many seconds the clock was set, each time; for the one who records it, and then empties this."""
-        self.waited_until: Callable[[str, Instant], Instant] = _not_at_all
+        """Changes of the clock in seconds that are not recorded yet. `Timers` records and removes them."""
+        self.waited_until: Callable[[str, Instant], Instant] = _never_waited
         """Until when a turn of a channel has waited for its place after a restart; now, if it still does."""
-        self.is_unattended: Callable[[str], bool] = _attended
+        self.is_unattended: Callable[[str], bool] = _is_attended
         """Whether no open hub runs the turns of this channel."""
 
     async def begin(self) -> None:
-        """Say that a hub is open, and find out since when one has been."""
+        """Note that a hub is open, and find out since when one has been."""
         since = await self._store.attend(ATTENDED) if self._store.caps.many_hubs else self.clock.now()
         self._breaks = Breaks(since)
 
     async def run(self) -> None:
-        """Say so again and again, until cancelled. Where one hub owns the store there is no other to tell."""
+        """Renew the note until cancelled. A store that one hub owns needs none."""
         never = asyncio.Event()
         while self._store.caps.many_hubs:
             await self.clock.wait(never, after(self.clock.now(), ATTENDED / BEATS))
             try:
                 self._breaks = replace(self._breaks, opened=await self._store.attend(ATTENDED))
             except StoreError as error:
-                log.warning("cannot say that this hub is open: %s", error)
+                log.warning("cannot note that this hub is open: %s", error)
 
     def check(self) -> None:
-        """Notice that the clock was set."""
+        """Detect that the clock was set."""
         drift = self.clock.drift()
         jumped = drift - self._drift
         if abs(jumped) <= JUMP:
             return
         self._drift = drift
         self.jumps.append(jumped)
-        self._breaks = _moved(self._breaks, jumped)
+        self._breaks = _shifted(self._breaks, jumped)
         if jumped > 0:
             self._breaks = replace(self._breaks, clock_set=self.clock.now())
         log.warning("the clock was set by %.1f seconds", jumped)
@@ -140,7 +140,7 @@ class ChannelTime:
 
     def breaks(self, channel_id: str) -> Breaks:
         """The last breaks, in the time of the channel."""
-        return _moved(self._continuity.breaks(channel_id), self._ahead)
+        return _shifted(self._continuity.breaks(channel_id), self._ahead)
 
     @property
     def _counts(self) -> bool:
@@ -148,7 +148,7 @@ class ChannelTime:
         return self.deadline is not None and self.deadline.since != NEVER
 
 
-def _moved(breaks: Breaks, seconds: float) -> Breaks:
+def _shifted(breaks: Breaks, seconds: float) -> Breaks:
     """The same instants on a clock that is so many seconds ahead."""
     if not seconds:
         return breaks

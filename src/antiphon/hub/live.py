@@ -221,7 +221,7 @@ class LiveChannel:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
         at = self.time.now(self.state.updated_at)
         decided = Round(self.fold, self.laws, at)
-        if self.time.is_due(at):  # first: nobody gains time because the hub was slow
+        if self.time.is_due(at):  # first: a slow hub must not extend a deadline
             decided.tick(self._tick)
         before = [request for request in self._held if not request.given_up] if self._held else []
         decided.decide([*before, *requests] if before else requests)

@@ -20,7 +20,7 @@ log = logging.getLogger("antiphon.hub")
 AT_ONCE = 64
 CLAIM = 30.0
 RETRY = 1.0
-OPEN = ("invited", "active")
+MAY_BE_DUE = ("invited", "active")
 """The statuses in which a channel can be due."""
 
 Look = Callable[[str], Awaitable[None]]
@@ -93,7 +93,7 @@ class Timers:
     async def _look_again(self) -> None:
         """Look at every channel that is due at some time, which a clock that was set back reaches too late."""
         try:
-            for status in OPEN:
+            for status in MAY_BE_DUE:
                 after_id = ""
                 while page := await self._store.channels(status=status, after=after_id, limit=AT_ONCE):
                     await asyncio.gather(*(self._look_at(Due(row.channel_id, row.due)) for row in page if row.due))

@@ -85,7 +85,7 @@ class Desk:
         """The agents registered in this hub, whose turns it runs."""
         self.dispatch = Dispatch(engine, store, self.channels, agents=self.agents, limit=limit)
         self.continuity.waited_until = self.dispatch.waited_until
-        self.continuity.is_unattended = self._is_unattended
+        self.continuity.is_unattended = self.dispatch.is_unattended
         self.acceptors: dict[str, Accept | None] = {}
         """Those registered in this hub, and how they decide on invitations."""
         self.seated: dict[str, str] = {}
@@ -115,19 +115,18 @@ class Desk:
         self.spawn(self.timers.run(), "timers")
         self.spawn(self.continuity.run(), "continuity")
         if self.engine is not None:
-            turns = turns_at(
-                Place(
-                    self.channels,
-                    self.clock,
-                    self.new_id,
-                    self.feed,
-                    self.audit,
-                    self.agents,
-                    delegates,
-                    self.store.tenant,
-                    self._limit,
-                )
+            around = Place(
+                self.channels,
+                self.clock,
+                self.new_id,
+                self.feed,
+                self.audit,
+                self.agents,
+                delegates,
+                self.store.tenant,
+                self._limit,
             )
+            turns = turns_at(around)
             await self.engine.serve(turns)
             self.spawn(turns.alarms.run(), "alarms")
             self.spawn(self.dispatch.run(self.clock), "dispatch")
@@ -348,13 +347,6 @@ class Desk:
 
     async def _look(self, channel_id: str) -> None:
         await (await self.channels.get(channel_id)).look()
-
-    def _is_unattended(self, channel_id: str) -> bool:
-        """Whether an agent owes a turn here that no hub runs: this one runs none, and no other has the store."""
-        if self.engine is not None or self.store.caps.many_hubs:
-            return False
-        live = self.channels.loaded(channel_id)
-        return live is not None and bool(live.state.owed)
 
     def _clock_set(self, seconds: float) -> None:
         self.channels.clock_set(seconds)

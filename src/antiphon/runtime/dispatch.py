@@ -22,7 +22,7 @@ from antiphon.engines.protocol import Engine, JobRef
 from antiphon.engines.resuming import ResumeLimit
 from antiphon.hub.channels import Channels
 from antiphon.hub.clock import Clock
-from antiphon.store.protocol import ChannelRow, Index
+from antiphon.store.protocol import ChannelRow, Store
 
 log = logging.getLogger("antiphon.engine")
 
@@ -35,7 +35,7 @@ class Dispatch:
     def __init__(
         self,
         engine: Engine | None,
-        store: Index,
+        store: Store,
         channels: Channels,
         *,
         agents: Mapping[str, Declaration],
@@ -61,6 +61,13 @@ class Dispatch:
     def waited_until(self, channel_id: str, now: Instant) -> Instant:
         """Until when a turn of this channel has waited for others that were resumed before it; `NEVER` if for none."""
         return now if channel_id in self._idle else self._limit.waited_until(channel_id)
+
+    def is_unattended(self, channel_id: str) -> bool:
+        """Whether an agent owes a turn that no hub runs: this one runs none, and no other has the store."""
+        if self._engine is not None or self._store.caps.many_hubs:
+            return False
+        live = self._channels.loaded(channel_id)
+        return live is not None and bool(live.state.owed)
 
     async def find_owed(self, name: str, clock: Clock) -> None:
         """Look through the open channels of an agent; those that wait for something first."""

@@ -18,7 +18,7 @@ from antiphon.core.state import Status
 from antiphon.core.words import shown
 from antiphon.engines.place import local_engine
 from antiphon.engines.protocol import Engine
-from antiphon.engines.resuming import AT_ONCE, ResumeLimit
+from antiphon.engines.resuming import RESUME_AT_ONCE, ResumeLimit
 from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.directory import Listing
 from antiphon.hub.feed import Signal
@@ -96,7 +96,7 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
         engine: str | Engine | None = "local",
         clock: Clock | None = None,
         tenant: str = "default",
-        resume_at_once: int = AT_ONCE,
+        resume_at_once: int = RESUME_AT_ONCE,
     ) -> Opening:
         """Open the hub of a store: `memory:`, `sqlite:///team.db` or `sqlite:////var/lib/team.db`.
 
@@ -122,7 +122,7 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
         *,
         clock: Clock | None = None,
         engine: str | Engine | None = "local",
-        resume_at_once: int = AT_ONCE,
+        resume_at_once: int = RESUME_AT_ONCE,
     ) -> Hub:
         """A hub over a store that is open already. The hub closes it, and stops the engine."""
         used = clock or SystemClock()

@@ -118,14 +118,18 @@ def problem(
     return Response(to_json(body), status, headers=headers, media_type=JSON)
 
 
+def _refused(error: Refused, path: str) -> Response:
+    answer = problem(error.status, error.reason, str(error), path=path)
+    if error.close:
+        answer.headers["connection"] = "close"
+    return answer
+
+
 def problem_of(error: BaseException, *, path: str, closing: bool) -> Response:
     """What an error is told as. One that nobody foresaw is logged."""
     match error:
         case Refused():
-            said = problem(error.status, error.reason, str(error), path=path)
-            if error.close:
-                said.headers["connection"] = "close"
-            return said
+            return _refused(error, path)
         case Denied():
             status = DENIALS.get(error.reason, 409)
             return problem(status, error.reason, _denial(error), path=path, channel_id=error.channel_id)

@@ -37,7 +37,7 @@ _NEXT_HELD = """
 """
 
 
-ATTENDED = "hubs"
+ATTENDANCE = "hubs"
 """The name of the note that hubs are open."""
 
 
@@ -81,14 +81,14 @@ def take_due(connection: Connection, tenant: str, due_at: Instant, *, claim: Cla
 def attend(connection: Connection, tenant: str, now: Instant, *, ttl: float) -> Instant:
     """Note that a hub is open; since when one has been, without a break.
 
-    The note is a lease that nobody owns: where the owner of a lease stands, there is since when.
+    The note is a row of the lease table, with the instant of the opening in the place of an owner.
     """
     since = now
-    found = one(connection, _LEASE, (tenant, ATTENDED))
+    found = one(connection, _LEASE, (tenant, ATTENDANCE))
     if found is not None:
         noted, _, lasts = as_type(found, tuple[str, int, str])
         since = noted if now <= lasts <= later(now, ttl + SKEW) else now
-    connection.execute(_PUT_LEASE, (tenant, ATTENDED, since, 0, later(now, ttl)))
+    connection.execute(_PUT_LEASE, (tenant, ATTENDANCE, since, 0, later(now, ttl)))
     return since
 
 

@@ -29,7 +29,7 @@ async def check_leases(open_store: OpenStore) -> None:
 
 
 async def check_clock_set_back(open_store: OpenStore) -> None:
-    """G9: what was held for longer than anybody holds it now was held before the clock was set back, and is free."""
+    """G9: a hold that ends later than its ttl allows was taken before the clock was set back, and has ended."""
     async with opened(open_store) as store:
         name, channel = new_id(), new_id()
         await _leased(store, name, "a", promise="G9: a free lease is given")
