@@ -33,6 +33,7 @@ from antiphon.core.errors import (
     StoreUnavailable,
     TooLarge,
     TurnFailed,
+    UnknownApproval,
     UnknownChannel,
     UnknownParticipant,
     UsageError,
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from antiphon.orchestration.graph import Transition, TransitionGraph
     from antiphon.orchestration.lawbook import register_adapter
     from antiphon.runtime.agent import Agent
+    from antiphon.runtime.approvals import Approval
     from antiphon.runtime.channel import Channel
     from antiphon.runtime.hub import Hub
     from antiphon.runtime.participant import Participant
@@ -142,6 +144,7 @@ _LATER = {
     "antiphon.models.scripted": ("ScriptedModel",),
     "antiphon.orchestration.lawbook": ("register_adapter",),
     "antiphon.runtime.agent": ("Agent",),
+    "antiphon.runtime.approvals": ("Approval",),
     "antiphon.runtime.channel": ("Channel",),
     "antiphon.runtime.hub": ("Hub",),
     "antiphon.runtime.participant": ("Participant",),
@@ -207,6 +210,7 @@ __all__ = [
     "AnthropicModel",
     "AntiphonError",
     "AnyOf",
+    "Approval",
     "Asked",
     "Assign",
     "BadName",
@@ -285,6 +289,7 @@ __all__ = [
     "TransitionTarget",
     "TurnChannel",
     "TurnFailed",
+    "UnknownApproval",
     "UnknownChannel",
     "UnknownParticipant",
     "Usage",

@@ -50,6 +50,8 @@ class Crashes:
         self.people: dict[str, Participant] = {}
         """Those who are registered in the latest hub."""
         self.channel_id = ""
+        self.limits = Limits(model_seconds=None)
+        """Those of bob."""
 
     def now(self) -> Instant:
         return self.clock.now()
@@ -61,7 +63,7 @@ class Crashes:
         self._hubs.append(hub)
         self.people = {"ann": await hub.register("ann", kind="human"), "sue": await hub.register("sue")}
         if model is not None:
-            agent = Agent("bob", model=model, limits=Limits(model_seconds=None), **options)  # type: ignore[arg-type]
+            agent = Agent("bob", model=model, limits=self.limits, **options)  # type: ignore[arg-type]
             self.people["bob"] = await hub.register(agent)
         return hub
 

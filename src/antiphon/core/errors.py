@@ -5,7 +5,7 @@
     ├── WaitTimeout         what was waited for did not happen in time
     ├── SlowConsumer        a subscriber fell behind its own limit; resume from `.cursor`
     ├── UsageError          you called it wrongly      (BadName, BadUrl, UnknownParticipant, UnknownChannel,
-    │                                                   RulesInvalid)
+    │                                                   UnknownApproval, RulesInvalid)
     ├── StoreError          the log could not be used  (Conflict, OutcomeUnknown, StoreUnavailable, StoreRefused,
     │                                                   StoreGone, TooLarge, IdReused, LogCorrupt)
     ├── ModelError          the model misbehaved       (ModelUnavailable, ModelRefused, ReplyMalformed)
@@ -80,6 +80,14 @@ class UnknownChannel(UsageError):
         advice = "; give its channel_id" if hasattr(type(channel_id), "channel_id") else ""
         super().__init__(f"no channel {shown(channel_id)}{advice}")
         self.channel_id = channel_id
+
+
+class UnknownApproval(UsageError):
+    """Nothing waits, or waited, for a person under this id. `hub.approvals()` lists what waits now."""
+
+    def __init__(self, approval_id: object) -> None:
+        super().__init__(f"nothing waits under {shown(approval_id)}; hub.approvals() lists what does")
+        self.approval_id = approval_id
 
 
 class RulesInvalid(UsageError):

@@ -37,6 +37,7 @@ from antiphon.engines.protocol import Engine
 from antiphon.engines.resuming import ResumeLimit
 from antiphon.hub.audit import AUDIT, Audit
 from antiphon.hub.channels import Channels
+from antiphon.hub.clear import ClearChannels
 from antiphon.hub.clock import Clock
 from antiphon.hub.continuity import Continuity
 from antiphon.hub.directory import REGISTRY, Directory
@@ -83,6 +84,7 @@ class Desk:
         self.audit = Audit(OwnChannel(AUDIT, self.channels, laws=own, new_id=self.new_id), clock)
         self.agents: dict[str, Declaration] = {}
         """The agents registered in this hub, whose turns it runs."""
+        self.clear = ClearChannels()
         self.dispatch = Dispatch(engine, store, self.channels, agents=self.agents, limit=limit)
         self.continuity.waited_until = self.dispatch.waited_until
         self.continuity.is_unattended = self.dispatch.is_unattended
@@ -158,6 +160,7 @@ class Desk:
             await self.store.close()
 
     def _owing(self, channel_id: str) -> None:
+        self.clear.discard(channel_id)
         self.dispatch.owing(channel_id)
 
     def spawn(self, work: Coroutine[None, None, None], name: str) -> None:

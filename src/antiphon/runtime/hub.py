@@ -23,6 +23,7 @@ from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.directory import Listing
 from antiphon.hub.feed import Signal
 from antiphon.hub.redacting import KNOWN
+from antiphon.runtime.approvals import Approval, approvals_of
 from antiphon.runtime.builder import EnvelopeBuilder
 from antiphon.runtime.channel import private
 from antiphon.runtime.desk import Accept, Desk
@@ -80,13 +81,18 @@ class Opening:
             await self._hub.close()
 
 
+def _hub_repr(hub: object) -> str:
+    """A hub in one line."""
+    assert isinstance(hub, Hub), "it is a method of Hub"
+    return f"<Hub with {len(hub._desk.acceptors)} registered>"
+
+
 class Hub(msgspec.Struct, eq=False, weakref=True):
     """Registers participants, opens channels, and lets nothing acknowledged be lost."""
 
     _desk: Desk
 
-    def __repr__(self) -> str:
-        return f"<Hub with {len(self._desk.acceptors)} registered>"
+    __repr__ = _hub_repr
 
     @classmethod
     def open(
@@ -273,6 +279,13 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
             found.extend(page)
             after = page[-1].sequence
         return found
+
+    async def approvals(self, channel_id: str | None = None) -> list[Approval]:
+        """What waits for a person: calls in doubt and suspended turns, of one channel or of all.
+
+        A person decides about each with `participant.decide(approval.approval_id, …)`.
+        """
+        return await approvals_of(self._desk, channel_id)
 
     async def _ask_again(self, name: str) -> None:
         """Put invitations to a participant that could not be reached before it was registered here."""

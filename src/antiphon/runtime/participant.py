@@ -13,6 +13,7 @@ from antiphon.core.events import Created, Json, Seat, data_of
 from antiphon.core.rules import Adapter, Expectation
 from antiphon.core.words import meant_by, shown
 from antiphon.orchestration.lawbook import adapter_named
+from antiphon.runtime.approvals import PersonDecision, decide
 from antiphon.runtime.channel import Channel, check_options
 from antiphon.runtime.desk import Desk
 from antiphon.runtime.opening import opened
@@ -38,6 +39,19 @@ class OpenOptions(TypedDict, total=False):
     """What the creator says first, recorded in one batch with the opening."""
     key: str | None
     """Makes the call idempotent: opened again with the same key, the same channel is returned."""
+
+
+class DecideOptions(TypedDict, total=False):
+    """What may come with a decision."""
+
+    reason: str
+    """Why, for whoever reads the log; of a call that is rejected, the model reads it too."""
+    text: str | None
+    """What the call returned, or what the agent answers; for `respond`, which needs it."""
+    args: Json | None
+    """Other arguments, for a call that has not left yet."""
+    digest: str | None
+    """The digest of what was looked at. If something else waits now, the decision is refused."""
 
 
 class Participant:
@@ -103,6 +117,18 @@ class Participant:
     async def pending(self) -> int:
         """How many envelopes in the inbox are not acknowledged yet."""
         return await self._inbox.pending()
+
+    async def decide(self, approval_id: str, decision: str, **options: Unpack[DecideOptions]) -> None:
+        """Decide what becomes of something that waits for a person: `approve`, `reject` or `respond`.
+
+        `approve` retries it, `respond` gives the call's result or the agent's answer, `reject` gives it up. `Denied`
+        if this participant is no person (`not_a_person`), or somebody has decided before (`decided`).
+        """
+        unknown = options.keys() - DecideOptions.__optional_keys__
+        if unknown:
+            known = ", ".join(sorted(DecideOptions.__optional_keys__))
+            raise UsageError(f"no option is called {shown(min(unknown))}; there are: {known}")
+        await decide(self._desk, approval_id, PersonDecision(decision, **options), by=self.name, kind=self.kind)
 
     def _seated(self, adapter: builtins.type[Adapter], target: str | Sequence[str]) -> list[Seat]:
         if not isinstance(target, str | list | tuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.core.codec import Malformed, check_json
 from antiphon.core.errors import Denied, UsageError
-from antiphon.core.events import EV_CALL_CLEARED, EV_CALL_FINISHED, CallCleared, CallFinished, Json
+from antiphon.core.events import EV_CALL_CLEARED, EV_CALL_FINISHED, ApprovalDecided, CallCleared, CallFinished, Json
 from antiphon.core.guard import Deny
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
@@ -15,6 +15,7 @@ from antiphon.core.turns import Claim, Failure, Work, failed, noted, owed_turn, 
 from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
 from antiphon.hub.request import Plan
+from antiphon.runtime.deciding import APPROVE, RESPOND, approval_id_of, decision_note
 
 
 async def cancel_turns(live: LiveChannel, by: str, reason: str, *, new_id: IdSource) -> int:
@@ -46,8 +47,10 @@ async def settle_call(live: LiveChannel, by: str, entry: CallFinished | CallClea
         turn = owed_turn(fold.state, entry.turn)
         if turn is None or entry.index not in turn.doubts:
             return Deny("not_in_doubt", f"call {entry.index} of turn {entry.turn!r} is not in doubt")
-        note = noted(event_type, entry, cause=turn.cause)
-        return written(fold, Work(Claim(turn.turn_id, turn.epoch), (note,)), laws=laws, at=at, new_id=new_id)
+        decision = RESPOND if isinstance(entry, CallFinished) else APPROVE
+        decided = ApprovalDecided(approval_id_of(fold.state, turn, entry.index), decision, by)
+        notes = decision_note(fold.state, turn, decided), noted(event_type, entry, cause=turn.cause)
+        return written(fold, Work(Claim(turn.turn_id, turn.epoch), notes), laws=laws, at=at, new_id=new_id)
 
     await live.submit(plan)
 
