@@ -12,7 +12,7 @@ import pytest
 
 from antiphon import Agent, Reply, Request, calls, says, tool
 from antiphon.hub.keys import SCOPES
-from antiphon.server.approvals import OPTIONS
+from antiphon.runtime.deciding import DECISIONS
 from tests.server.houses import House, house
 
 INVOKE = "/agents/support/invoke"
@@ -72,7 +72,7 @@ async def test_a_call_in_doubt_is_listed_with_everything_that_a_decision_needs()
     async with in_doubt() as doubt:
         waiting = doubt.waiting
         assert (waiting["agent"], waiting["tool"], waiting["args"]) == ("support", "pay", {"cents": 4200})
-        assert waiting["options"] == OPTIONS
+        assert waiting["options"] == list(DECISIONS)
         assert "nothing came within 0.02 seconds" in str(waiting["why"])
         assert len(str(waiting["digest"])) >= 32
         own = (await doubt.ann.get("/channels")).json()["channels"]
@@ -108,7 +108,7 @@ async def test_the_first_decision_counts() -> None:
         reply = (await doubt.ann.post(INVOKE, json=QUESTION)).json()
         assert reply["text"] == f"So: receipt {winner}"
         late = await doubt.ann.post(doubt.path(), json=doubt.choice("approve"))
-        assert (late.status_code, late.json()["error"]["reason"]) == (409, "not_in_doubt")
+        assert (late.status_code, late.json()["error"]["reason"]) == (409, "decided")
         assert len(doubt.till.made) == 1
 
 
@@ -129,9 +129,9 @@ async def test_what_waits_for_others_is_not_there() -> None:
         eve = await doubt.here.known("eve", *PERSON)
         assert (await eve.get("/approvals")).json() == {"approvals": [], "next": None}
         strange = await eve.post(doubt.path(), json=doubt.choice("approve"))
-        absent = await eve.post("/approvals/nowhere.6.support.1", json=doubt.choice("approve"))
+        absent = await eve.post("/approvals/nowhere.6.support.1.1", json=doubt.choice("approve"))
         assert (strange.status_code, absent.status_code) == (404, 404)
-        same = absent.text.replace("nowhere.6.support.1", str(doubt.waiting["approval_id"]))
+        same = absent.text.replace("nowhere.6.support.1.1", str(doubt.waiting["approval_id"]))
         assert strange.text == same
         assert (await eve.get("/approvals", params={"view": "operator"})).status_code == 403
         assert len(doubt.till.made) == 1

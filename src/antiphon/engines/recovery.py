@@ -19,7 +19,7 @@ from antiphon.core.instants import Instant, after
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.recovery import LONGEST_PAUSE, pause_after
 from antiphon.core.state import Turn
-from antiphon.core.step import Admitted, pending, record, said_by_hub
+from antiphon.core.step import Admitted, audience_of, pending, record, said_by_hub
 from antiphon.core.turns import noted
 from antiphon.engines.means import tasks_in
 from antiphon.hub.live import LiveChannel
@@ -75,4 +75,5 @@ def _suspension(turn: Turn, crashes: int) -> Envelope:
     times = "once" if crashes == 1 else f"{crashes} times in a row"
     why = f"its process died {times} before any of its calls returned"
     event = TurnSuspended(turn.turn_id, turn.speaker, crashes, why)
-    return said_by_hub(EV_TURN_SUSPENDED, data_of(event), cause=turn.cause)  # for everybody: a person must hear of it
+    audience = audience_of(turn)  # everybody who heard what it answers: a person must hear of it
+    return said_by_hub(EV_TURN_SUSPENDED, data_of(event), cause=turn.cause, audience=audience)

@@ -10,6 +10,7 @@ Rule 4: people decide. Agents and services never do.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -92,26 +93,29 @@ async def approvals_of(desk: Desk, channel_id: str | None = None) -> list[Approv
     return found
 
 
-async def waiting_in(desk: Desk, channel_id: str) -> list[Approval]:
-    """What waits in one channel of a listing. One that cannot be used hides no other."""
+async def waiting_in(
+    desk: Desk, channel_id: str, *, may_know: Callable[[Turn], bool] = lambda turn: True
+) -> list[Approval]:
+    """What waits in one channel of a listing, in the turns that may be known. One that is damaged hides no other."""
     shared = desk.store.caps.many_hubs  # another hub may have changed what this one remembers
     if channel_id.startswith(SYSTEM) or (channel_id in desk.clear and not shared):
         return []
     try:
-        found = await approvals_in(await desk.live(channel_id))
+        live = await desk.live(channel_id)
+        found = await approvals_in(live, may_know=may_know)
     except (RulesInvalid, LogCorrupt) as error:
         log.warning("what waits in channel %s cannot be known: %s", channel_id, error)
         return []
-    if not found:
+    if not any(turn.waits_for_person for turn in live.state.owed):
         desk.clear.add(channel_id)
     return found
 
 
-async def approvals_in(live: LiveChannel) -> list[Approval]:
+async def approvals_in(live: LiveChannel, *, may_know: Callable[[Turn], bool] = lambda turn: True) -> list[Approval]:
     """What waits in a channel, oldest turn first."""
     state, found = live.state, []
     for turn in state.owed:
-        if state.status == "active" and turn.waits_for_person:
+        if state.status == "active" and turn.waits_for_person and may_know(turn):
             found += await _of_turn(live, state, turn)
     return found
 
@@ -232,14 +236,21 @@ async def _approval(waiting: WaitingItem) -> Approval | None:
     return next((each for each in found if each.approval_id == waiting.approval_id), None)
 
 
+async def first_decision(desk: Desk, waiting: WaitingItem) -> Envelope | None:
+    """The record of the decision that was made under this id; None if there is none."""
+    channel_id = waiting.live.state.channel_id
+    envelope_id = decided_id(channel_id, waiting.approval_id)
+    return (await desk.store.find(channel_id, [envelope_id])).get(envelope_id)
+
+
 async def _refusal(desk: Desk, waiting: WaitingItem) -> Denied | UnknownApproval:
     """Why nothing can be decided under this id: it was decided before, its turn has ended, or it never waited."""
-    state, envelope_id = waiting.live.state, decided_id(waiting.live.state.channel_id, waiting.approval_id)
-    known = (await desk.store.find(state.channel_id, [envelope_id])).get(envelope_id)
+    known = await first_decision(desk, waiting)
     first = event_of(known) if known is not None else None
     if isinstance(first, ApprovalDecided):
         why = f": {first.reason}" if first.reason else ""
-        return Denied("decided", state.channel_id, f"{first.by!r} decided before: {first.decision}{why}")
+        detail = f"{first.by!r} decided before: {first.decision}{why}"
+        return Denied("decided", waiting.live.state.channel_id, detail)
     return UnknownApproval(waiting.approval_id)
 
 

@@ -29,7 +29,7 @@ from antiphon.core.ids import IdSource, derived_id
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
-from antiphon.core.step import Admitted
+from antiphon.core.step import Admitted, audience_of
 from antiphon.core.turns import Claim, Ending, Failure, Work, ended, failed, noted, owed_turn, written
 from antiphon.hub.live import LiveChannel
 from antiphon.hub.request import Plan
@@ -98,9 +98,9 @@ def decision_plan(waiting: WaitingItem, decided: ApprovalDecided, text: str, *, 
 
 
 def decision_note(state: State, turn: Turn, decided: ApprovalDecided) -> Envelope:
-    """The record of a decision, for everybody in the channel: they have heard that it was needed."""
+    """The record of a decision, for those who have heard that it was needed."""
     envelope_id = decided_id(state.channel_id, decided.approval_id)
-    return Envelope(envelope_id, "", HUB, None, EV_APPROVAL_DECIDED, data_of(decided), turn.cause)
+    return Envelope(envelope_id, "", HUB, audience_of(turn), EV_APPROVAL_DECIDED, data_of(decided), turn.cause)
 
 
 def _settled(turn: Turn, index: int, decided: ApprovalDecided, *, text: str) -> Envelope:
@@ -120,4 +120,4 @@ def _answer(laws: Laws, state: State, turn: Turn, *, text: str, by: str) -> Enve
     data: Json = {"body": text, "by": by} if packets else {"text": text, "by": by}
     event_type = EV_PACKET if packets else EV_TEXT
     reply_id = derived_id(state.channel_id, turn.turn_id, "reply")
-    return Envelope(reply_id, state.channel_id, turn.speaker, None, event_type, data, turn.cause)
+    return Envelope(reply_id, state.channel_id, turn.speaker, audience_of(turn), event_type, data, turn.cause)

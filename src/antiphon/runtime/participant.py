@@ -124,10 +124,7 @@ class Participant:
         `approve` retries it, `respond` gives the call's result or the agent's answer, `reject` gives it up. `Denied`
         if this participant is no person (`not_a_person`), or somebody has decided before (`decided`).
         """
-        unknown = options.keys() - DecideOptions.__optional_keys__
-        if unknown:
-            known = ", ".join(sorted(DecideOptions.__optional_keys__))
-            raise UsageError(f"no option is called {shown(min(unknown))}; there are: {known}")
+        check_options(options, DecideOptions.__optional_keys__)
         await decide(self._desk, approval_id, PersonDecision(decision, **options), by=self.name, kind=self.kind)
 
     def _seated(self, adapter: builtins.type[Adapter], target: str | Sequence[str]) -> list[Seat]:

@@ -1,29 +1,25 @@
 """What waits for a person: to look through, and to decide.
 
 Rule 1: a decision names the digest of what it is about, so that nobody decides something that they have not seen.
-Rule 2: the first decision counts. A second one is refused.
+Rule 2: the first decision wins. A second one is refused, and told the first.
+Rule 3: what waits in a channel of others, or in a private turn that the participant has not heard of, does not exist
+        for a key without the scope `operate`.
 """
 
 from __future__ import annotations
 
-import logging
-
-from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel
-from antiphon.core.events import CallDoubted, CallStarted, event_of
+from antiphon.core.envelope import visible_to
+from antiphon.core.errors import UnknownApproval
 from antiphon.core.state import Turn
 from antiphon.core.turns import owed_turn
-from antiphon.hub.live import LiveChannel
-from antiphon.runtime.channel import Channel
+from antiphon.runtime.approvals import Approval, PersonDecision, find_waiting, first_decision, waiting_in
+from antiphon.runtime.approvals import decide as decided_by
+from antiphon.runtime.deciding import DECISIONS, REJECT, WaitingItem
 from antiphon.server.channels import is_operator
 from antiphon.server.problems import Refused
 from antiphon.server.reading import size_of
-from antiphon.server.shapes import Approval, ApprovalList, ApprovalQuery, Choice, Decided
+from antiphon.server.shapes import ApprovalList, ApprovalQuery, Choice, Decided
 from antiphon.server.verbs import Visit
-
-log = logging.getLogger("antiphon.server")
-
-OPTIONS = ["approve", "reject", "respond"]
-REJECTED = "A person decided that this call is not to be made again, and not to be relied on"
 
 
 async def list_approvals(visit: Visit) -> ApprovalList:
@@ -35,7 +31,7 @@ async def list_approvals(visit: Visit) -> ApprovalList:
     before = asked.after
     room = visit.house.limits.page_bytes
     for row in rows:
-        waiting = await _in_channel(visit, row.channel_id)
+        waiting = await waiting_in(desk, row.channel_id, may_know=lambda turn: _may_know(visit, turn))
         room -= sum(map(size_of, waiting))
         if found and room < 0:
             return ApprovalList(found, before)
@@ -44,58 +40,34 @@ async def list_approvals(visit: Visit) -> ApprovalList:
     return ApprovalList(found, rows[-1].channel_id if len(rows) == asked.limit else None)
 
 
-async def _in_channel(visit: Visit, channel_id: str) -> list[Approval]:
-    """What waits in one channel. One that cannot be used hides no other."""
-    try:
-        live = await visit.hub._desk.live(channel_id)
-        turns = [turn for turn in live.state.owed if _may_know(visit, turn)]
-        return [await _approval(live, turn, index) for turn in turns for index in turn.doubts]
-    except (RulesInvalid, LogCorrupt) as error:
-        log.warning("what waits in channel %s cannot be known: %s", channel_id, error)
-        return []
-
-
 async def decide(visit: Visit) -> Decided:
-    """Decide what becomes of a call that waits for a person."""
-    choice, approval_id = visit.said(Choice), visit.places["approval_id"]
-    live, turn, index = await _waiting(visit, approval_id)
-    if choice.decision not in OPTIONS:
-        raise Refused(422, "bad_decision", f"a call in doubt takes: {', '.join(OPTIONS)}")
-    approval = await _approval(live, turn, index)
-    if choice.digest != approval.digest:
-        raise Refused(409, "stale_decision", "the digest is of something else; look at what waits, and decide again")
+    """Decide what becomes of a call in doubt, or of a suspended turn."""
+    choice, approval_id, desk = visit.said(Choice), visit.places["approval_id"], visit.hub._desk
     by = visit.principal.name
-    channel = Channel(visit.hub._desk, live, by)
-    match choice.decision:
-        case "approve":
-            await channel.settle(turn.turn_id, index, again=True)
-        case "respond":
-            await channel.settle(turn.turn_id, index, result=choice.text)
-        case _:
-            why = f": {choice.text}" if choice.text else "."
-            await channel.settle(turn.turn_id, index, result=f"{REJECTED}{why}")
-    return Decided(approval_id, choice.decision, by)
-
-
-async def _waiting(visit: Visit, approval_id: str) -> tuple[LiveChannel, Turn, int]:
-    """The call that this id is of; not there, if it is not for whoever asks, or does not wait any more."""
     gone = Refused(404, "unknown_approval", f"nothing waits under {approval_id!r}; GET /approvals lists what does")
-    parts = approval_id.rsplit(".", 3)
-    if len(parts) != 4 or not parts[1].isdecimal() or not parts[3].isdecimal():
-        raise gone
-    channel_id, sequence, speaker, index = parts
     try:
-        live = await visit.hub._desk.live(channel_id)
-    except UnknownChannel:
+        waiting = await find_waiting(desk, approval_id)
+        if not await _is_there(visit, waiting):
+            raise gone
+        if choice.decision not in DECISIONS:
+            raise Refused(422, "bad_decision", f"{choice.decision!r} is not possible here: {', '.join(DECISIONS)}")
+        kind = desk.directory.find(by).kind
+        decided = await decided_by(desk, approval_id, _decision(choice), by=by, kind=kind)
+    except UnknownApproval:
         raise gone from None
-    if visit.principal.name not in live.state.participants and not visit.principal.may("operate"):
-        raise gone
-    turn = owed_turn(live.state, f"{sequence}/{speaker}")
-    if turn is not None and not _may_know(visit, turn):
-        raise gone
-    if turn is None or int(index) not in turn.doubts:
-        raise Refused(409, "not_in_doubt", "this was decided already, or its turn has ended")
-    return live, turn, int(index)
+    return Decided(approval_id, decided.decision, by)
+
+
+async def _is_there(visit: Visit, waiting: WaitingItem) -> bool:
+    """Whether the participant may know of what waits, or of the decision that was made about it."""
+    state, name = waiting.live.state, visit.principal.name
+    if visit.principal.may("operate"):
+        return True
+    turn = owed_turn(state, waiting.turn_id)
+    if name not in state.participants or (turn is not None and not _may_know(visit, turn)):
+        return False
+    first = await first_decision(visit.hub._desk, waiting)
+    return first is None or visible_to(first, name)
 
 
 def _may_know(visit: Visit, turn: Turn) -> bool:
@@ -103,34 +75,8 @@ def _may_know(visit: Visit, turn: Turn) -> bool:
     return turn.audience is None or visit.principal.name in turn.audience or visit.principal.may("operate")
 
 
-async def _approval(live: LiveChannel, turn: Turn, index: int) -> Approval:
-    started, doubted = await _story(live, turn, index)
-    channel_id = live.state.channel_id
-    return Approval(
-        f"{channel_id}.{turn.turn_id.replace('/', '.')}.{index}",
-        channel_id,
-        started.agent or turn.speaker,
-        started.name,
-        started.args or {},
-        doubted.why,
-        started.digest,
-        OPTIONS,
-    )
-
-
-async def _story(live: LiveChannel, turn: Turn, index: int) -> tuple[CallStarted, CallDoubted]:
-    """What is recorded of a call in doubt."""
-    started = CallStarted(turn.turn_id, index, "", "")
-    doubted = CallDoubted(turn.turn_id, index, "")
-    cursor = turn.sequence
-    while page := await live.read(cursor):
-        cursor = page[-1].sequence
-        for event in map(event_of, page):
-            match event:
-                case CallStarted() if (event.turn, event.index) == (turn.turn_id, index):
-                    started = event
-                case CallDoubted() if (event.turn, event.index) == (turn.turn_id, index):
-                    doubted = event
-                case _:
-                    pass
-    return started, doubted
+def _decision(choice: Choice) -> PersonDecision:
+    """The decision as Python has it. Here `text` may say why something is rejected, too."""
+    if choice.decision == REJECT and not choice.reason:
+        return PersonDecision(choice.decision, choice.text, digest=choice.digest)
+    return PersonDecision(choice.decision, choice.reason, choice.text or None, digest=choice.digest)

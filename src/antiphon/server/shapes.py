@@ -12,6 +12,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.events import Json
 from antiphon.core.state import State, Status
 from antiphon.hub.keys import Key
+from antiphon.runtime.approvals import Approval
 from antiphon.store.protocol import ChannelRow
 
 LONGEST = 200
@@ -229,20 +230,6 @@ class ApprovalQuery(Given, frozen=True):
     """How many channels to look through."""
 
 
-class Approval(msgspec.Struct, frozen=True):
-    """A call that waits for a person: it left, and nobody knows whether it took effect."""
-
-    approval_id: str
-    channel_id: str
-    agent: str
-    tool: str
-    args: Json
-    why: str
-    digest: str
-    """What the decision is about: it must be named in it."""
-    options: list[str]
-
-
 class ApprovalList(msgspec.Struct, frozen=True):
     """What waits for a person."""
 
@@ -255,9 +242,11 @@ class Choice(Given, frozen=True):
     """What a person decides."""
 
     decision: Literal["approve", "edit", "reject", "respond"]
-    """`approve`: it is made again. `respond`: it came to `text`. `reject`: it is not made, and `text` says why."""
+    """`approve`: the call or turn is retried. `respond`: `text` is the call's result, or the agent's answer. `reject`:
+    it is given up; `reason`, or `text`, says why. `edit` is refused for what has left already."""
     digest: Word
     text: str = ""
+    reason: str = ""
 
 
 class Decided(msgspec.Struct, frozen=True):
