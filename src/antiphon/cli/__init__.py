@@ -27,6 +27,7 @@ MODULES = {
     "channels": "antiphon.cli.channels",
     "log": "antiphon.cli.log",
     "replay": "antiphon.cli.replay",
+    "approvals": "antiphon.cli.approvals",
     "check": "antiphon.cli.check",
     "draw": "antiphon.cli.draw",
     "verify": "antiphon.cli.verify",

@@ -136,25 +136,26 @@ class AtStore:
         try:
             hub = await Hub.open(self._url, engine=None, tenant=self._tenant)
         except StoreRefused as error:
-            raise self._told(error) from error
+            raise in_use(self._path, error, what="change its keys", scope="operate") from error
         try:
             yield keys_of(hub)
         finally:
             await hub.close()
 
-    def _told(self, error: StoreRefused) -> StoreRefused:
-        """The error, or what to do if it is that a hub has the store."""
-        path = str(resolved(self._path))
-        try:
-            process = holder(path)
-        except (OSError, ImportError):
-            return error
-        if process is None:
-            return error
-        return StoreRefused(
-            f"{path} is in use by a hub (process {process}), and only that hub can change its keys; if it is a server,"
-            f" ask it: --server URL, with a key of the scope operate in {SECRET_VARIABLE}; or stop it first"
-        )
+
+def in_use(place: str, error: StoreRefused, *, what: str, scope: str) -> StoreRefused:
+    """The error, or what to do if it is that a hub has the store."""
+    path = str(resolved(place))
+    try:
+        process = holder(path)
+    except (OSError, ImportError):
+        return error
+    if process is None:
+        return error
+    return StoreRefused(
+        f"{path} is in use by a hub (process {process}), and only that hub can {what}; if it is a server,"
+        f" ask it: --server URL, with a key of the scope {scope} in {SECRET_VARIABLE}; or stop it first"
+    )
 
 
 class AtServer:
@@ -166,15 +167,15 @@ class AtServer:
 
     def make(self, wished: Key) -> Given:
         wish = {name: value for name, value in plain_data(wished).items() if name in ASKED}
-        return self._answered("POST", "/keys", Given, wish=wish)
+        return self.answered("POST", "/keys", Given, wish=wish)
 
     def listed(self) -> list[Key]:
-        return self._answered("GET", "/keys", Listed).keys
+        return self.answered("GET", "/keys", Listed).keys
 
     def revoke(self, key_id: str) -> Key:
-        return self._answered("DELETE", f"/keys/{key_id}", Key)
+        return self.answered("DELETE", f"/keys/{key_id}", Key)
 
-    def _answered(self, method: str, path: str, kind: type[T], *, wish: dict[str, object] | None = None) -> T:
+    def answered(self, method: str, path: str, kind: type[T], *, wish: dict[str, object] | None = None) -> T:
         """What the server answers, as the type that it should be."""
         import httpx2
 

@@ -73,7 +73,7 @@ def _delay(turn: Turn, crashes: int, *, until: Instant) -> Envelope:
 
 def _suspension(turn: Turn, crashes: int) -> Envelope:
     times = "once" if crashes == 1 else f"{crashes} times in a row"
-    why = f"its process died {times} before any of its calls returned"
+    why = f"its process died {times}, and none of its calls returned in between"
     event = TurnSuspended(turn.turn_id, turn.speaker, crashes, why)
     audience = audience_of(turn)  # everybody who heard what it answers: a person must hear of it
     return said_by_hub(EV_TURN_SUSPENDED, data_of(event), cause=turn.cause, audience=audience)

@@ -10,7 +10,8 @@ Rule 4: people decide. Agents and services never do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -26,13 +27,14 @@ from antiphon.core.events import (
     TurnSuspended,
     event_of,
 )
+from antiphon.core.evolve import evolve
 from antiphon.core.ids import CHANNEL_ID
 from antiphon.core.instants import Instant
 from antiphon.core.state import State, Turn
 from antiphon.core.words import shown
-from antiphon.hub.live import LiveChannel
 from antiphon.runtime.deciding import DECISIONS, TURN, WaitingItem, approval_id_of, decided_id, decision_plan
 from antiphon.runtime.desk import Desk
+from antiphon.store.protocol import Store
 from antiphon.store.rows import SYSTEM
 
 log = logging.getLogger("antiphon.hub")
@@ -79,6 +81,57 @@ class PersonDecision(msgspec.Struct, frozen=True):
     digest: str | None = None
 
 
+class ReadableChannel(Protocol):
+    """A channel whose state and log can be read."""
+
+    @property
+    def state(self) -> State: ...
+
+    async def read(self, after: int) -> Sequence[Envelope]:
+        """The envelopes behind `after`, as far as one page goes; none at the end."""
+        ...
+
+
+class StoredChannel:
+    """A channel as a store holds it, folded without a hub."""
+
+    def __init__(self, store: Store, state: State) -> None:
+        self._store, self._state = store, state
+
+    @property
+    def state(self) -> State:
+        """The channel as its log left it when it was read."""
+        return self._state
+
+    async def read(self, after: int) -> Sequence[Envelope]:
+        """The envelopes behind `after`, as far as one page goes; none at the end."""
+        return (await self._store.read(self._state.channel_id, after=after)).envelopes
+
+
+async def stored_approvals(store: Store, channel_id: str | None = None) -> list[Approval]:
+    """What waits for a person in a store that is only read, in one channel or in all. No rules are needed for that."""
+    if channel_id is not None:
+        return await _stored_in(store, channel_id)
+    found: list[Approval] = []
+    after = ""
+    while rows := await store.channels(status="active", after=after, limit=PAGE):
+        for row in rows:
+            if not row.channel_id.startswith(SYSTEM):
+                found += await _stored_in(store, row.channel_id)
+        after = rows[-1].channel_id
+    return found
+
+
+async def _stored_in(store: Store, channel_id: str) -> list[Approval]:
+    state = State(channel_id=channel_id)
+    while page := (await store.read(channel_id, after=state.sequence)).envelopes:
+        for envelope in page:
+            state = evolve(state, envelope)
+    if not state.sequence:
+        raise UnknownChannel(channel_id)
+    return await approvals_in(StoredChannel(store, state))
+
+
 async def approvals_of(desk: Desk, channel_id: str | None = None) -> list[Approval]:
     """What waits for a person in one channel, or in all of them."""
     desk.check_open()
@@ -111,7 +164,9 @@ async def waiting_in(
     return found
 
 
-async def approvals_in(live: LiveChannel, *, may_know: Callable[[Turn], bool] = lambda turn: True) -> list[Approval]:
+async def approvals_in(
+    live: ReadableChannel, *, may_know: Callable[[Turn], bool] = lambda turn: True
+) -> list[Approval]:
     """What waits in a channel, oldest turn first."""
     state, found = live.state, []
     for turn in state.owed:
@@ -120,7 +175,7 @@ async def approvals_in(live: LiveChannel, *, may_know: Callable[[Turn], bool] = 
     return found
 
 
-async def _of_turn(live: LiveChannel, state: State, turn: Turn) -> list[Approval]:
+async def _of_turn(live: ReadableChannel, state: State, turn: Turn) -> list[Approval]:
     started: dict[int, CallStarted] = {}
     why: dict[int, str] = {}
     suspended = ""
