@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,8 +23,6 @@ from antiphon.engines.tenure import SECONDS
 from antiphon.hub.audit import AUDIT
 from tests.crash.zombie_child import AGENT, LONGEST_LIFE, THREAD
 
-LEASES = 2.5
-"""For how many leases the first process sleeps."""
 FLAGS = ("--plain", "--early", "--deaf", "--no-fence")
 """How the first process is, when it wakes up."""
 CHANNEL = derived_id("thread", AGENT, THREAD)
@@ -77,14 +74,11 @@ def woken_too_late(path: Path, flag: str) -> Found:
     """The first process stops in the midst of a model call, the second finishes the turn, then the first goes on."""
     with process(path, "the first", "--ask", "--stop", flag) as first:
         wait_until_stopped(first)
-        slept = threading.Timer(LEASES * SECONDS, first.send_signal, [signal.SIGCONT])
-        slept.start()
         with process(path, "the second") as second:
             said, _ = second.communicate(timeout=LONGEST_LIFE)
             assert said == b"answered by the second\n"
             assert second.returncode == 0
-        assert slept.is_alive(), "the second was not done before the first woke up"
-        slept.join()
+        first.send_signal(signal.SIGCONT)
         first.communicate(timeout=LONGEST_LIFE)
         assert first.returncode == 0
     return asyncio.run(look(path))

@@ -349,9 +349,10 @@ async def test_a_suspect_that_waits_for_a_channel_to_close_lends_its_place() -> 
 
             natural = tool(idempotency="natural")(wait)
             hub = await place.next_hub(None)
-            await hub.register(Agent("other", model=mind))
             lead = Mind(says("it is closed")) if opened else Mind(calls("wait"))
             await hub.register(Agent("bob", model=lead, tools=[natural], limits=place.limits))
+            await turns(50)  # bob has the place when the other wants it
+            await hub.register(Agent("other", model=mind))
 
         await resume(mind := Mind())
         await place.open()
