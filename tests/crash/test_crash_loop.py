@@ -30,8 +30,10 @@ INNOCENT = 4
 MOST_LIVES = 30
 
 
-def begun(path: Path, turns: int, seconds: float, *flags: str, speed: float = SPEED) -> subprocess.Popen[bytes]:
-    numbers = [str(turns), str(seconds), str(speed), str(CRASHES)]
+def begun(
+    path: Path, turns: int, seconds: float, *flags: str, speed: float = SPEED, crashes: int = CRASHES
+) -> subprocess.Popen[bytes]:
+    numbers = [str(turns), str(seconds), str(speed), str(crashes)]
     command = [sys.executable, "-m", "tests.crash.loop_child", str(path), *numbers, *flags]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 

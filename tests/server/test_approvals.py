@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from antiphon import Agent, Reply, Request, calls, says, tool
+from antiphon import Agent, Limits, Reply, Request, calls, says, tool
 from antiphon.hub.keys import SCOPES
 from antiphon.runtime.deciding import DECISIONS
+from tests.engines.crashes import Mind, crashes, so
+from tests.hub.gates import turns
 from tests.server.houses import House, house
 
 INVOKE = "/agents/support/invoke"
@@ -166,3 +168,58 @@ async def test_what_waits_is_listed_page_by_page() -> None:
                 break
             after = page["next"]
         assert pages == [doubt.waiting]
+
+
+async def test_neither_a_service_nor_an_agent_decides() -> None:
+    async with in_doubt() as doubt:
+        robot = await doubt.here.client(await doubt.here.key("robot", kind="service"))
+        refused = await robot.post(doubt.path(), json=doubt.choice("approve"))
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "not_a_person")
+        assert len((await doubt.ann.get("/approvals")).json()["approvals"]) == 1
+
+
+async def test_a_second_decision_is_told_the_first() -> None:
+    async with in_doubt() as doubt:
+        await doubt.ann.post(doubt.path(), json={**doubt.choice("reject"), "reason": "the till is broken"})
+        late = await doubt.ann.post(doubt.path(), json=doubt.choice("approve"))
+        error = late.json()["error"]
+        assert (late.status_code, error["reason"]) == (409, "decided")
+        assert "'ann' decided before: reject: the till is broken" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("decision", "text", "status", "answer"),
+    [
+        ("approve", "", 200, "I live."),
+        ("respond", "By hand.", 200, "By hand."),
+        ("reject", "never mind", 409, "rejected"),
+    ],
+)
+async def test_a_suspended_turn_waits_beside_calls_in_doubt(decision: str, text: str, status: int, answer: str) -> None:
+    """Two hubs end without a word, on the store that the server uses then."""
+    async with crashes() as place:
+        limits = Limits(model_seconds=None, crashes=1)
+        hub = await place.next_hub()
+        asking = asyncio.ensure_future(
+            Agent("support", mind := Mind(), limits=limits).invoke("Pay.", thread_id="t", message_id="m", hub=hub)
+        )
+        await so(lambda: mind.thinks)
+        hub = await place.next_hub()
+        async with house(Agent("support", Mind(says("I live.")), limits=limits), hub=hub) as here:
+            user = await here.client()
+            await until_listed(user)
+            [waiting] = (await user.get("/approvals")).json()["approvals"]
+            assert (waiting["kind"], waiting["agent"], waiting["tool"]) == ("turn", "support", "")
+            choice = {"decision": decision, "digest": waiting["digest"], "text": text}
+            decided = await user.post(f"/approvals/{waiting['approval_id']}", json=choice)
+            assert decided.status_code == 200, decided.text
+            reply = await user.post(INVOKE, json=QUESTION)
+            assert reply.status_code == status
+            assert answer in reply.text
+        asking.cancel()
+
+
+async def until_listed(client: httpx2.AsyncClient) -> None:
+    async with asyncio.timeout(10):
+        while not (await client.get("/approvals")).json()["approvals"]:
+            await turns(1)

@@ -121,6 +121,7 @@ def command() -> None:
 
     A person decides, by name: --as NAME, who is registered as human if the store does not know them yet. The first
     decision wins. A server that uses the store has to be asked: --server URL, with a key of a person in ANTIPHON_KEY.
+    Each of these takes --json.
 
     \b
     antiphon approvals team.db

@@ -64,7 +64,15 @@ async def record_crash(
 
     await live.submit(plan)
     what = "waits for a person's decision" if suspended else "is attempted again after a pause"
-    log.warning("turn %s of %s was in progress during crash %d, and %s", turn.turn_id, channel_id, crashes, what)
+    level = logging.WARNING if suspended else logging.INFO
+    log.log(
+        level,
+        "turn %s of %s was in progress during %d crashes in a row, and %s",
+        turn.turn_id,
+        channel_id,
+        crashes,
+        what,
+    )
 
 
 def _delay(turn: Turn, crashes: int, *, until: Instant) -> Envelope:
