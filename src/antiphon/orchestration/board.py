@@ -2,7 +2,9 @@
 
 Rule 1: a speaker may write any variable, call any tool that a rule names, or do nothing of it.
 Rule 2: who comes next is asked of the real conditions and targets, with a state made for the purpose.
-Rule 3: some writes are natural, others are not. To give a variable its first value is. To replace a value is if the
+Rule 3: effort is counted in proportion to time: a rule counts by the size of its condition, a situation by the number
+        of variables. So a budget bounds the time, and one graph is always explored equally far.
+Rule 4: some writes are natural, others are not. To give a variable its first value is. To replace a value is if the
         rule that decides then reads it; to replace or clear it only to be rid of it is not.
 """
 
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from antiphon.core.conditions import AllOf, AnyOf, Not, Once, TransitionCondition
+from antiphon.core.conditions import AllOf, AnyOf, ContextEquals, ContextIn, Not, Once, TransitionCondition
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import EV_PACKET
 from antiphon.core.rules import Seating
@@ -30,9 +32,13 @@ Holders = tuple[str, ...]
 Values = tuple[int, ...]
 """Which value each context variable has."""
 END: Holders = ()
+LIGHT = 8
+"""How many leaves of a condition, or variables of a context, count as one step."""
+# There may be very many nodes, moves and words. They hold no cycles, and `gc=False` keeps the garbage collector from
+# walking all of them while the event loop waits.
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, gc=False):
     """Who has the turn, what the context is, and which rules with `Once` have fired."""
 
     holders: Holders
@@ -40,7 +46,7 @@ class Node(msgspec.Struct, frozen=True):
     spent: frozenset[int] = frozenset()
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(msgspec.Struct, frozen=True, gc=False):
     """One turn: who ended it, with which values and which tool, and the rule that decided."""
 
     speaker: str
@@ -58,7 +64,7 @@ NATURAL, POSSIBLE, PUT_IN = 0, 1, 2
 """How likely a move is: what somebody would do, what somebody could do, and what nobody was asked to do."""
 
 
-class Word(msgspec.Struct, frozen=True):
+class Word(msgspec.Struct, frozen=True, gc=False):
     """Somebody has spoken: in turn, or while others have it."""
 
     speaker: str
@@ -81,15 +87,18 @@ class Board:
         self.graph, self.seating = graph, seating
         self.table = Table(graph)
         self.effort, self.most = 0, 0
-        """How many rules have been asked so far, and how many may be."""
+        """How many steps have been taken so far, and how many may be: a step is about one rule that is asked."""
         self._participants = dict(seating.kinds)
-        self._rules = {rule.place: rule for rule in self.table.rules}
+        self.rules = {rule.place: rule for rule in self.table.rules}
+        self._weights = {rule.place: 1 + _size(rule.when) // LIGHT for rule in self.table.rules}
         conditions = [rule.when for rule in graph.transitions]
         fixed = {key for key, names in (seating.writers or {}).items() if not names}
         self.domains: list[Domain] = [
             domain_of(key, found, begins=seating.context_vars.get(key), fixed=key in fixed)
             for key, found in context_leaves(conditions).items()
         ]
+        self.breadth = 1 + len(self.domains) // LIGHT
+        """The steps that one situation counts, which is made of all variables."""
         self._tools: tuple[str | None, ...] = (None, *tools_of(conditions))
         self._oracles, self.partial = oracles_of(conditions)
         """Whether not everything is looked at, because there is too much of it."""
@@ -102,6 +111,15 @@ class Board:
             name for name, kind in seating.kinds.items() if kind == "human" or name in seating.interjectors
         )
         """Those who may put in a word."""
+
+    def allow(self, budget: int) -> None:
+        """Let so many more steps be taken."""
+        self.most = self.effort + budget
+
+    @property
+    def spent(self) -> bool:
+        """Whether all steps that may be taken have been."""
+        return self.effort >= self.most
 
     @property
     def start(self) -> Node:
@@ -164,14 +182,16 @@ class Board:
     def after(self, node: Node, move: Move) -> Node:
         """Where a move leads."""
         rule = move.rule
-        spent = node.spent | {rule} if rule is not None and self._rules[rule].once else node.spent
+        spent = node.spent | {rule} if rule is not None and self.rules[rule].once else node.spent
         return Node(move.to, move.values, spent)
 
     def moves(self, word: Word) -> list[Move]:
         """Where the turn may go after this word."""
         known = self._known.get(word)
         if known is None:
-            known = self._known[word] = list(self._walk(word))
+            known = list(self._walk(word))
+            if self.effort <= self.most:  # cut short, it would be taken for all there is
+                self._known[word] = known
         return known
 
     def _walk(self, word: Word) -> Iterator[Move]:
@@ -186,7 +206,9 @@ class Board:
             if rule is None and (word.holders is not None or word.unsaid):
                 continue
             target = self.graph.default_target if rule is None else rule.then
-            for to in self._resolved(target, state, envelope):
+            ends = self._resolved(target, state, envelope)
+            self.effort += len(ends) // LIGHT
+            for to in ends:
                 place = None if rule is None else rule.place
                 if (place, to) not in seen:
                     seen.add((place, to))
@@ -217,8 +239,10 @@ class Board:
 
     def _first_match(self, word: Word, state: State, envelope: Envelope, *, oracle: Oracle) -> Rule | None:
         """The rule that decides. Where nothing was said, only those about failed branches are read."""
-        for rule in self.table.candidates(envelope.sender_id):
-            self.effort += 1
+        candidates = self.table.candidates(envelope.sender_id)
+        self.effort += not candidates
+        for rule in candidates:
+            self.effort += self._weights[rule.place]
             if word.unsaid and not rule.after_failure:
                 continue
             if said_to_hold(rule.when, state, envelope, spent=rule.place in word.spent, oracle=oracle):
@@ -227,9 +251,11 @@ class Board:
 
     def instead(self, place: int, word: Word) -> int | None:
         """The rule that decides on this word although the one at this place would have matched as well."""
-        rule, state = self._rules[place], self._situation(word)
+        rule, state = self.rules[place], self._situation(word)
         for tool, oracle in self._ways(word):
-            self.effort += 1
+            if self.spent:
+                return None
+            self.effort += self._weights[place]
             envelope = _packet(word.speaker, tool)
             if said_to_hold(rule.when, state, envelope, spent=place in word.spent, oracle=oracle):
                 first = self._first_match(word, state, envelope, oracle=oracle)
@@ -266,6 +292,28 @@ def said_to_hold(
             return oracle[id(condition)]
         case _:
             return condition.evaluate(state, envelope)
+
+
+def _size(value: object) -> int:
+    """How much there is to compare in a condition: its parts, and those of the values that it names."""
+    size, rest = 0, [value]
+    while rest:
+        part = rest.pop()
+        size += 1
+        match part:
+            case ContextEquals(value=named):
+                rest.append(named)
+            case ContextIn(values=values):
+                rest.extend(values)
+            case Once(inner) | Not(inner):
+                rest.append(inner)
+            case AllOf(parts) | AnyOf(parts):
+                rest.extend(parts)
+            case dict():
+                rest.extend(part.values())
+            case list() | tuple():
+                rest.extend(part)
+    return size
 
 
 def _packet(speaker: str, tool: str | None) -> Envelope:

@@ -1,7 +1,8 @@
 """What is wrong with a graph, found before anybody speaks.
 
 Rule 1: an error is what can never work among these participants; everything else is a warning.
-Rule 2: what is said of loops and ends comes from a bounded exploration of what the table can tell apart. A graph
+Rule 2: it is bounded: by counted steps, never by time, so that one graph always has the same findings.
+Rule 3: what is said of loops and ends comes from a bounded exploration of what the table can tell apart. A graph
         without warnings ends by a rule, if its speakers now and then do what the rules wait for.
 """
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from antiphon.orchestration.graph import TransitionGraph
 
 BUDGET = 200_000
-"""How many rules are asked."""
+"""How many steps are taken to explore a graph, and again to explain each kind of finding."""
 LONGEST_TRACE = 12
 KINDS = ("agent", "human", "service")
 
@@ -64,12 +65,12 @@ def check_seated(graph: TransitionGraph, seating: Seating, *, budget: int = BUDG
     board = Board(graph, seating)
     found = Exploration(board, budget=budget)
     return [
-        *_dead_rules(board, found),
+        *_dead_rules(board, found, budget),
         *_unreached(seating, found),
-        *_endless(board, found),
+        *_endless(board, found, budget),
         *_capped(board, found),
-        *_racing(board, found),
-        *_retrying(board, found),
+        *_racing(board, found, budget),
+        *_retrying(board, found, budget),
         *keys,
         *_unexplored(found),
     ]
@@ -105,9 +106,10 @@ def _open_keys(graph: TransitionGraph, seating: Seating) -> Iterator[Finding]:
             yield Finding(level, "key_without_writers", message)
 
 
-def _dead_rules(board: Board, found: Exploration) -> Iterator[Finding]:
+def _dead_rules(board: Board, found: Exploration, budget: int) -> Iterator[Finding]:
     if not found.complete:
         return
+    board.allow(budget)
     for rule in board.table.rules:
         if rule.place not in found.fired:
             why = _why_dead(board, found, rule.place)
@@ -131,23 +133,30 @@ def _no_participant(board: Board, stranger: str) -> str:
 
 
 def _why_dead(board: Board, found: Exploration, place: int) -> str:
-    rule = next(rule for rule in board.table.rules if rule.place == place)
+    rule = board.rules[place]
     stranger = _stranger_in(board, rule.when)
     if stranger is not None:
         return f"{stranger!r} {_no_participant(board, stranger)}"
     if rule.speakers is not None and not rule.speakers & {*found.held, *board.people}:
         silent = ", ".join(sorted(rule.speakers)) or "nobody"
         return f"no rule gives {silent} the turn" if rule.speakers else "nobody is two speakers at once"
-    if board.effort > board.most:  # to find out more would take too long
-        return "another always matches first, or its condition never holds"
     before = _first_instead(board, found, place)
+    if before is None and board.spent:  # to find out more would take too long
+        return "another always matches first, or its condition never holds"
     return "its condition never holds" if before is None else f"transition {before} always matches first"
 
 
 def _first_instead(board: Board, found: Exploration, place: int) -> int | None:
     """A rule that decides where this one would have matched as well."""
-    words = (word for node in found.came_by for word in board.words(node))
-    return next((first for word in words if (first := board.instead(place, word)) is not None), None)
+    for node in found.came_by:
+        for word in board.words(node):
+            if board.spent:
+                return None
+            board.effort += board.breadth - 1
+            first = board.instead(place, word)
+            if first is not None:
+                return first
+    return None
 
 
 def _unreached(seating: Seating, found: Exploration) -> Iterator[Finding]:
@@ -158,14 +167,16 @@ def _unreached(seating: Seating, found: Exploration) -> Iterator[Finding]:
             yield _warning("unreachable_participant", f"no rule ever gives {name!r} the turn; only a handoff could")
 
 
-def _endless(board: Board, found: Exploration) -> Iterator[Finding]:
+def _endless(board: Board, found: Exploration, budget: int) -> Iterator[Finding]:
     if board.start not in found.could_end:
         yield _warning("no_way_to_end", f"no rule ends the channel: only {_what_ends(board, found)}")
         return
     traps = [node for node in found.came_by if node not in found.can_end]
     if not traps:
         return
+    board.allow(budget)
     trap = next((node for node in traps if _is_stuck(board, found, node)), traps[0])
+    board.allow(budget)
     trace = _told(board, found, trap)
     if trap not in found.could_end:
         yield _warning("no_way_to_end", f"once it has come this far, no rule ends the channel: {trace}")
@@ -222,8 +233,9 @@ def _capped(board: Board, found: Exploration) -> Iterator[Finding]:
         yield _warning("cap_before_end", message)
 
 
-def _racing(board: Board, found: Exploration) -> Iterator[Finding]:
+def _racing(board: Board, found: Exploration, budget: int) -> Iterator[Finding]:
     """Groups after which it depends on who answers last where the turn goes."""
+    board.allow(budget)
     told: set[tuple[str, ...]] = set()
     for node in found.came_by:
         if len(node.holders) > 1 and node.holders not in told and _differs(board, node):
@@ -235,17 +247,26 @@ def _racing(board: Board, found: Exploration) -> Iterator[Finding]:
 def _differs(board: Board, node: Node) -> bool:
     ways: dict[tuple[int, ...], set[tuple[Holders, ...]]] = {}
     for word in board.words(node):
-        if word.holders is None and not word.failed:
-            ways.setdefault(word.values, set()).add(tuple(board.quietly(word)))
+        board.effort += board.breadth
+        heard = word.holders is None and not word.failed
+        quietly = tuple(board.quietly(word)) if heard else None
+        if board.spent:  # what was cut short would seem to differ
+            break
+        if quietly is not None:
+            ways.setdefault(word.values, set()).add(quietly)
     return any(len(each) > 1 for each in ways.values())
 
 
-def _retrying(board: Board, found: Exploration) -> Iterator[Finding]:
+def _retrying(board: Board, found: Exploration, budget: int) -> Iterator[Finding]:
     """Rules that try a group again each time a branch fails, however often that is."""
     if board.graph.max_turns is not None:
         return
+    board.allow(budget)
     told: set[int] = set()
     for group in (node for node in found.came_by if len(node.holders) > 1):
+        if board.spent:
+            return
+        board.effort += board.breadth
         failing = [word for word in board.words(group) if word.failed]
         for move in (move for word in failing for move in board.moves(word)):
             rule, again = move.rule, move.to == group.holders and board.after(group, move).spent == group.spent

@@ -6,6 +6,7 @@ it does not do by itself is to become unset again: somebody has to clear it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise, product
 from math import inf, nextafter
@@ -28,6 +29,8 @@ OTHER: object = {"": "some other value"}
 """A value that no rule names."""
 MOST_ORACLES = 6
 """Of how many every way to answer is tried."""
+MOST_UNKNOWN = 64
+"""How many are told apart at all."""
 HALVINGS = 60
 ContextLeaf = ContextEquals | ContextIn | ContextThreshold
 Oracle = Mapping[int, bool]
@@ -57,36 +60,55 @@ class Domain(msgspec.Struct, frozen=True):
 
 def domain_of(key: str, conditions: Sequence[ContextLeaf], *, begins: object, fixed: bool) -> Domain:
     """The values of a key that these conditions tell apart."""
-    views = [_View(condition) for condition in conditions]
+    views = _Views(conditions)
     values: list[object] = []
-    known: dict[tuple[bool, ...], int] = {}
+    known: dict[Hashable, int] = {}
     for value in (None, OTHER, *_named(conditions)):
-        seen = tuple(view.sees(value) for view in views)
-        known.setdefault(seen, len(values))
+        known.setdefault(views.seen(value), len(values))
         if len(known) > len(values):
             values.append(value)
-    other = known[tuple(view.sees(OTHER) for view in views)]
-    start = known.get(tuple(view.sees(begins) for view in views), 0)
+    other = known[views.seen(OTHER)]
+    start = known.get(views.seen(begins), 0)
     return Domain(key, tuple(values), other or None, start, fixed)
 
 
-class _View:
-    """How one condition sees the values of its key, without going through all that it names each time."""
+class _Views:
+    """How all conditions on one key see its values, without asking each of them about each value."""
 
-    def __init__(self, condition: ContextLeaf) -> None:
-        self._threshold = condition if isinstance(condition, ContextThreshold) else None
-        match condition:
-            case ContextEquals(value=value):
-                self._named = frozenset({hashed(value)})
-            case ContextIn(values=values):
-                self._named = frozenset(map(hashed, values))
-            case _:
-                self._named = frozenset()
+    def __init__(self, conditions: Sequence[ContextLeaf]) -> None:
+        self._naming: dict[Hashable, list[int]] = {}
+        """By the value, the conditions that name it."""
+        edges: dict[str, list[float]] = {op: [] for op in COMPARISONS}
+        for place, condition in enumerate(conditions):
+            match condition:
+                case ContextEquals(value=value):
+                    self._naming.setdefault(hashed(value), []).append(place)
+                case ContextIn(values=values):
+                    for each in {hashed(value) for value in values}:
+                        self._naming.setdefault(each, []).append(place)
+                case ContextThreshold(op=op, value=edge):
+                    edges[op].append(edge)
+        self._edges = {op: sorted(found) for op, found in edges.items()}
 
-    def sees(self, value: object) -> bool:
-        if self._threshold is None:
-            return hashed(value) in self._named
-        return is_number(value) and COMPARISONS[self._threshold.op](value, self._threshold.value)
+    def seen(self, value: object) -> Hashable:
+        """The same for two values exactly if every condition answers the same to both."""
+        named = tuple(self._naming.get(hashed(value), ()))
+        # Thresholds with one comparison are nested: how many of them hold for a number tells which.
+        held = tuple(_held(op, edges, value) for op, edges in self._edges.items()) if is_number(value) else ()
+        return named, held if any(held) else ()
+
+
+def _held(op: str, edges: Sequence[float], value: float) -> int:
+    """How many of these thresholds hold for a number."""
+    match op:
+        case ">":
+            return bisect_left(edges, value)
+        case ">=":
+            return bisect_right(edges, value)
+        case "<":
+            return len(edges) - bisect_right(edges, value)
+        case _:
+            return len(edges) - bisect_left(edges, value)
 
 
 def hashed(value: object) -> Hashable:
@@ -151,6 +173,8 @@ def oracles_of(conditions: Iterable[TransitionCondition]) -> tuple[list[Oracle],
     for leaf in (leaf for each in conditions for leaf in leaves(each)):
         if not CONDITIONS.is_built_in(type(leaf)):
             equals = next((group for group in groups if type(group[0]) is type(leaf) and group[0] == leaf), None)
+            if equals is None and len(groups) == MOST_UNKNOWN:
+                equals = groups[-1]  # those beyond answer alike; the exploration is not complete anyway
             groups.append([leaf]) if equals is None else equals.append(leaf)
     count = len(groups)
     if count <= MOST_ORACLES:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from antiphon.orchestration.board import END, NATURAL, POSSIBLE, PUT_IN, Board, Move, Node, Word
+from antiphon.orchestration.board import END, LIGHT, NATURAL, POSSIBLE, PUT_IN, Board, Move, Node, Word
 
 
 class Exploration:
@@ -29,8 +29,10 @@ class Exploration:
         self._last: dict[Node, int] = {}
         """The nodes from which one move leads to an end, and how likely that is."""
         self._unseen: list[Node] = []
-        board.most = board.effort + budget
+        board.allow(budget)
         self._explore()
+        self.complete = not self._unseen and not board.partial
+        """Whether everything was looked at."""
         self.can_end = self._backwards(NATURAL)
         """The nodes from which natural moves reach an end, or from which nobody looked any further."""
         self.could_end = self._backwards(POSSIBLE)
@@ -38,24 +40,22 @@ class Exploration:
         self.might_end = self._backwards(PUT_IN)
         """Those from which some moves do, if people put in a word."""
 
-    @property
-    def complete(self) -> bool:
-        return not self._unseen and not self._board.partial
-
     def _explore(self) -> None:
         line = deque(self.came_by)
         while line:
             node = line.popleft()
             self.held.update(node.holders)
             for word in self._board.words(node):
-                if self._board.effort >= self._board.most:
+                if self._board.spent:
                     self._unseen.append(node)
                     break
-                self._board.effort += 1
+                self._board.effort += self._board.breadth
                 line.extend(self._follow(node, word))
 
     def _follow(self, node: Node, word: Word) -> Iterator[Node]:
-        for move in self._board.moves(word):
+        moves = self._board.moves(word)
+        self._board.effort += len(moves) * self._board.breadth // LIGHT
+        for move in moves:
             likely = self._board.likelihood(node, move)
             if move.rule is not None:
                 self.fired.add(move.rule)
@@ -103,11 +103,12 @@ class Exploration:
         return path[::-1]
 
     def loop_from(self, node: Node) -> Sequence[tuple[Node, Move]]:
-        """How it goes on from here if nobody changes anything, until it comes round."""
+        """How it goes on from here if nobody changes anything, until it comes round, or no step is left."""
         steps: list[tuple[Node, Move]] = []
         seen: set[Node] = set()
-        while node not in seen:
+        while node not in seen and not self._board.spent:
             seen.add(node)
+            self._board.effort += self._board.breadth
             quiet = next((move for move in self._board.quiet(node) if move.to != END), None)
             if quiet is None:
                 break

@@ -131,6 +131,9 @@ class TransitionGraph:
 
         Errors keep a channel from being opened; warnings are recorded on it. Given as a mapping, participants have
         kinds (agent, human, service), and people may put in a word. With `writers`, also which keys anybody may write.
+
+        The effort is bounded by a number of steps, at most a second or two. On an event loop that others use, call it
+        with `asyncio.to_thread`.
         """
         return check_graph(self, participants, writers=writers, tier=tier)
 

@@ -63,6 +63,11 @@ def adapter_named(name: str) -> type[Adapter]:
     return found
 
 
+def is_checked(channel_type: str) -> bool:
+    """Whether a channel of this type has rules that are checked when it is opened."""
+    return channel_type not in QUIET and hasattr(adapter_named(channel_type), "check")
+
+
 def laws_for(channel_type: str, knobs: Json) -> Laws:
     """The laws of a channel of this type with these knobs."""
     if channel_type in QUIET:

@@ -28,7 +28,7 @@ from antiphon.orchestration.table import Table
 
 MAX_TURNS = "max_turns"
 OPENING_BUDGET = 50_000
-"""A channel is opened while others wait, so its graph is looked through less far than by `check`."""
+"""Whoever opens a channel waits for it, so its graph is looked through less far than by `check`."""
 
 
 class Workflow:
@@ -53,6 +53,7 @@ class Workflow:
         self._data = data
         self.graph = TransitionGraph.loads(data)
         self._table = Table(self.graph)
+        self._findings: tuple[Seating, tuple[Finding, ...]] | None = None
         self.routing_tools = frozenset(
             leaf.tool_name
             for rule in self.graph.transitions
@@ -74,8 +75,13 @@ class Workflow:
         return self._capped(self._table.recover(state, envelope), state)
 
     def check(self, seating: Seating) -> list[Finding]:
-        """What is wrong with the graph in the channel that is about to be opened."""
-        return list(_checked(to_json(self._data), to_json(seating)))
+        """What is wrong with the graph in the channel that is about to be opened.
+
+        The last findings are kept: they are looked at again while the opening is recorded, on the event loop.
+        """
+        if self._findings is None or self._findings[0] != seating:
+            self._findings = seating, _checked(to_json(self._data), to_json(seating))
+        return list(self._findings[1])
 
     def view(self, participants: int) -> View:
         """What an agent is shown that says nothing else: two rounds of what everybody said."""

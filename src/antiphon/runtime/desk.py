@@ -19,7 +19,6 @@ from antiphon.core.errors import (
     Denied,
     LogCorrupt,
     OutcomeUnknown,
-    RulesInvalid,
     StoreUnavailable,
     UnknownChannel,
     UsageError,
@@ -30,7 +29,7 @@ from antiphon.core.ids import CHANNEL_ID
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
 from antiphon.core.laws import Fold, Laws
-from antiphon.core.opening import answer, findings_on, guest_of, invitations, opening, said_first
+from antiphon.core.opening import answer, guest_of, invitations, opening, said_first
 from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.engines.place import Place, turns_at
 from antiphon.engines.protocol import Engine
@@ -50,6 +49,7 @@ from antiphon.hub.redacting import redacted_error
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
+from antiphon.runtime.examining import Examination
 from antiphon.runtime.modelling import close_models
 from antiphon.runtime.permission import causation_denied, check_own_turn, denial_of_turns
 from antiphon.store.protocol import Store
@@ -78,6 +78,7 @@ class Desk:
             store, self.continuity, self.new_id, self.feed, self.timers.armed, self._damaged, self._owing
         )
         self.channels = Channels(around, laws_for)
+        self._examination = Examination()
         own = laws_for("system", {})
         self.directory = Directory(OwnChannel(REGISTRY, self.channels, laws=own, new_id=self.new_id))
         self.keys = KeyRing(OwnChannel(KEYS, self.channels, laws=own, new_id=self.new_id))
@@ -245,10 +246,8 @@ class Desk:
         `Denied` if the creator may not speak first. `before` is imported history: it is recorded behind the
         invitations, and nothing follows from it.
         """
-        laws = laws_for(created.type, created.knobs)
-        wrong = [found.message for found in findings_on(laws.adapter, created) if found.level == "error"]
-        if wrong:
-            raise RulesInvalid("; ".join(wrong))
+        laws = await self._examination.laws_of(created)
+        self.check_open()  # meanwhile it may have been closed
         await self._check_before(before, channel_id, first=first)
         guests = [seat.name for seat in created.participants if seat.name != created.creator]
         willing = {name for name in guests if not self.directory.find(name).asks}
