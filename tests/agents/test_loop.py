@@ -102,6 +102,7 @@ def test_a_round_of_tools() -> None:
         (Asked("Wait.", (LOOK,)), Answered(LOOK, "a cat")),
         ASK.specs,
         "p",
+        position=1,
     )
     assert wanted == [AskModel(0, ASK, ANN), (CallTool(1, LOOK, ANN),), AskModel(2, again, ANN)]
     assert said == Said("A cat.", tools=("look",))

@@ -129,6 +129,8 @@ class Request(msgspec.Struct, frozen=True):
     """The digest of the history."""
     output: Json | None = None
     """The JSON schema of the answer; None if any text will do."""
+    position: int = 0
+    """How many model calls the turn has made before this one, in its team and in earlier attempts too."""
 
     @property
     def messages(self) -> list[Message]:
@@ -170,6 +172,15 @@ class Closes(Protocol):
 
     async def close(self) -> None:
         """Let go of it as soon as nobody is being answered. Asked again, the model takes it up again."""
+        ...
+
+
+@runtime_checkable
+class NoticesResume(Protocol):
+    """A model whose answer may depend on calls that a resumed turn does not make again."""
+
+    def turn_resumed(self, turn_id: str) -> None:
+        """Called before it is asked in a turn of which an earlier attempt has recorded calls."""
         ...
 
 

@@ -173,6 +173,7 @@ def _request(scene: Scene, progress: Progress) -> Request:
         scene.member.offered,
         progress.past,
         None if output is None else output.schema,
+        progress.asked,
     )
 
 

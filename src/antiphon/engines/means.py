@@ -101,6 +101,11 @@ class Book:
     def channel_id(self) -> str:
         return self.notes.live.state.channel_id
 
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier attempt at the turn has recorded calls."""
+        return bool(self._journal)
+
     async def claim(self) -> None:
         """Make sure that the turn is ours before anything of the agent's own runs."""
         if not self.notes.claimed:

@@ -14,7 +14,7 @@ from inspect import isawaitable
 from typing import TypeVar
 
 from antiphon.agents.isolation import contained
-from antiphon.agents.messages import Reply, Request, Streams
+from antiphon.agents.messages import NoticesResume, Reply, Request, Streams
 from antiphon.agents.progress import YOURS, Changes, Path, Progress, changes_between
 from antiphon.agents.replies import one_reply
 from antiphon.agents.team import Member
@@ -114,6 +114,9 @@ class Performance:
     async def _heard(self, wanted: AskModel, member: Member, asking: Asking) -> Reply:
         """The model's answer; listened to as it comes, if it can be and anybody does."""
         model, feed, channel_id = member.declaration.model, self._book.means.feed, self._book.channel_id
+        noticing: object = model
+        if self._book.resumed and isinstance(noticing, NoticesResume):
+            noticing.turn_resumed(self._book.turn_id)
         streaming = _streaming(model) if feed.overheard(channel_id) else None
         if streaming is None:
             answer: object = model(wanted.request)

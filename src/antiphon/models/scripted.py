@@ -2,7 +2,9 @@
 
 Rule 1: the script is read and checked when the model is made; what happens to the list later changes nothing.
 Rule 2: the same script and the same requests give the same replies, call ids and token counts included.
-Rule 3: every request is kept, also the one that was answered with an error.
+Rule 3: by order, an entry answers one call of this model, whichever turn it is in. By position, an entry answers the
+        call at its place in a turn, in every turn, so that a turn that is resumed goes on where it was.
+Rule 4: every request is kept, also the one that was answered with an error.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -32,16 +35,28 @@ Ask = Callable[[Request], object]
 Outcome = Reply | BaseException | type[BaseException]
 
 MOST_HISTORIES = 64
+WAYS = ("order", "position")
+log = logging.getLogger("antiphon.models")
 PIECE = re.compile(r"\S+\s*|\s+")
 ADVICE = "give says(…), calls(…), a list of calls(…), a text, an exception, or a function of the request"
 
 
 class ScriptedModel:
-    """Gives the script's replies in order, one for each call."""
+    """Gives the script's replies in order, one for each call.
 
-    def __init__(self, script: Iterable[Entry]) -> None:
+    With `by="position"` the script is that of each turn: the reply is the entry at the place of the call in its turn.
+    Use it where a turn may be resumed by another process or a new model, which makes only the calls that are left.
+    """
+
+    def __init__(self, script: Iterable[Entry], *, by: Literal["order", "position"] = "order") -> None:
+        if by not in WAYS:
+            raise UsageError(f"by is {shown(by)}; give one of {', '.join(map(repr, WAYS))}")
         self._script = _checked(script)
-        self._made = 0
+        self._by, self._made = by, 0
+        self._used: set[int] = set()
+        """The numbers of the entries that were given, counted from 1; beyond the script, of those that were missing."""
+        self._resumed: set[str] = set()
+        """The resumed turns that were warned of."""
         self._ids = itertools.count(1)
         self._counted = Counted()
         self.requests: list[Request] = []
@@ -50,13 +65,27 @@ class ScriptedModel:
     @property
     def left(self) -> int:
         """How many entries have not been used."""
-        return max(0, len(self._script) - self._made)
+        return sum(number not in self._used for number in range(1, len(self._script) + 1))
+
+    def turn_resumed(self, turn_id: str) -> None:
+        """Warn, once a turn, if replies are given by order: calls that the turn does not repeat used no entry here."""
+        if self._by == "position" or turn_id in self._resumed:
+            return
+        self._resumed.add(turn_id)
+        log.warning(
+            "turn %s is resumed, and its ScriptedModel gives entries in the order of calls: a call that was answered "
+            "before the turn was interrupted is not made again, so entries may be repeated or skipped; "
+            'use ScriptedModel(…, by="position")',
+            turn_id,
+        )
 
     async def __call__(self, request: Request) -> Reply:
         """The next reply. `ModelError` when the script is over."""
         self.requests.append(request)
         self._made += 1
-        reply = await self._answer(self._made, request)
+        number = self._made if self._by == "order" else request.position + 1
+        self._used.add(number)
+        reply = await self._answer(number, request)
         usage = _usage(reply, request, self._counted) if reply.usage == NO_USAGE else reply.usage
         return msgspec.structs.replace(reply, calls=self._named(reply.calls, request), usage=usage)
 
@@ -71,7 +100,8 @@ class ScriptedModel:
         size = len(self._script)
         if number > size:
             entries = "1 entry" if size == 1 else f"{size} entries"
-            raise ModelError(f"the script has {entries} and call {number} was made; add what it should answer")
+            where = "" if self._by == "order" else " of a turn"
+            raise ModelError(f"the script has {entries} and call {number}{where} was made; add what it should answer")
         entry = self._script[number - 1]
         if not isinstance(entry, Reply | BaseException | type):
             value = entry(request)
