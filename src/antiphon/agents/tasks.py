@@ -92,6 +92,11 @@ class Given:
         self.usage: Usage = NO_USAGE
         """What they consumed."""
 
+    @property
+    def pending(self) -> bool:
+        """Whether the call waits for any of them."""
+        return bool(self._under_way)
+
     async def given(self, stands: Standing, agent: Declaration, text: str, *, ttl: float | None) -> AgentReply:
         """Give a task, and wait for its report; `TurnFailed` if it comes to nothing."""
         name = getattr(agent, "name", None)

@@ -30,6 +30,10 @@ RETRY = 1.0
 GRACE = 5.0
 """How many seconds a call that is under way is given when the engine stops."""
 
+LOOK_EVERY = 0.05
+LOOKS = 3
+"""How often, and how many times in a row, a stopping engine looks whether its attempts only wait for each other."""
+
 CLEARING_UP = 5.0
 """How many seconds whatever was cancelled may take to clear up, before it is left behind."""
 
@@ -113,8 +117,7 @@ class LocalEngine:
         tasks = [task for _, task in self._running.values()]
         for attempt, _ in self._running.values():
             attempt.stopping.set()
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._grace)
+        await self._let_finish()
         for task in tasks:
             task.cancel("the engine stops")
         if self._ringing is not None:
@@ -126,6 +129,16 @@ class LocalEngine:
                 log.error("%s does not stop; it is left behind", task.get_name())
         await end_left_behind(self._left)
         await self._tenure.let_go()
+
+    async def _let_finish(self) -> None:
+        """Give calls in progress the grace; but not to attempts that only wait for others of these to go on."""
+        loop = asyncio.get_running_loop()
+        until, looks = loop.time() + self._grace, 0
+        while self._running and looks < LOOKS and (left := until - loop.time()) > 0:
+            # An attempt whose task has just ended is about to go on: it takes more than one look to be sure.
+            looks = looks + 1 if all(attempt.waits_for_tasks() for attempt, _ in self._running.values()) else 0
+            tasks = [task for _, task in self._running.values()]
+            await asyncio.wait(tasks, timeout=min(left, LOOK_EVERY), return_when=asyncio.FIRST_COMPLETED)
 
     def _start(self, lane: Lane) -> None:
         if lane in self._running or self._handler is None:

@@ -64,6 +64,10 @@ class Performance:
         """The audience that a tool has chosen for the answer: `()` is everybody; None if no tool has chosen one."""
         return self._tools.audience
 
+    def waits_for_tasks(self) -> bool:
+        """Whether all calls in progress do nothing but wait for tasks."""
+        return self._tools.wait_for_tasks()
+
     async def perform(self, wanted: Wanted) -> Given:
         """Do what is wanted, and give what it came to."""
         self._book.activate(_path_of(wanted))

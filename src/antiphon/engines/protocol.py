@@ -41,6 +41,9 @@ class Attempt:
         """Set when this owner is taken for dead: somebody else has the job."""
         self.ending = False
         """Set by the handler when what is left to do must not be cut off."""
+        self.waits_for_tasks: Callable[[], bool] = lambda: False
+        """Set by the handler: whether all calls in progress do nothing but wait for the turns of tasks. When the engine
+        stops there is no use in waiting for such an attempt: the turns that it waits for are stopped too."""
         self.again: Instant | None = None
         """Set by the handler to be tried again at this instant."""
 

@@ -76,6 +76,12 @@ class ToolCalls:
         """The audience that the last tool to choose one has chosen for the answer."""
         self._held: dict[int, Ready] = {}
         """Calls that have returned with a handoff, of which it is to be decided which one counts."""
+        self._in_progress: set[TurnChannel] = set()
+        """The channels of the calls that have left and not returned."""
+
+    def wait_for_tasks(self) -> bool:
+        """Whether there are calls in progress, and each of them waits for tasks."""
+        return bool(self._in_progress) and all(channel.tasks.pending for channel in self._in_progress)
 
     async def call(self, wanted: Sequence[CallTool]) -> tuple[Returned, ...]:
         """What these calls came to, made or remembered. What they wrote to the context is kept."""
@@ -231,6 +237,7 @@ class ToolCalls:
 
     async def _under_way(self, ready: Ready, left: list[int], span: Marks) -> Surely | str:
         channel = self._channel(ready)
+        self._in_progress.add(channel)
         try:
             async with self._book.means.alarms.within(ready.tool.timeout):
                 returned = await called(ready.tool, ready.arguments, self._given(ready, channel))
@@ -248,6 +255,7 @@ class ToolCalls:
             returned = Returned(f"{ready.tool.name}: {error}; it may have taken effect all the same", failed=True)
         finally:
             channel.over = True
+            self._in_progress.discard(channel)
         await channel.tasks.give_up("given_up")  # what the tool itself waits for no more
         left[0] -= 1
         if channel.tasks.usage != NO_USAGE:

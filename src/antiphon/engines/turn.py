@@ -198,6 +198,7 @@ class Turns:
         usual = view_of(live)
         entrance = Entrance(book, lambda named: self._read(live, agent.name, named=named), usual=usual)
         performance = Performance(book, entrance, required=live.state.knobs.get("tier") == "regulated")
+        attempt.waits_for_tasks = performance.waits_for_tasks
         history = await self._read(live, agent.name, named=usual.named)
         manner = Manner(refusal, day_of(live.state, turn, history))
         progress = beginning(live.state, turn, history)
