@@ -22,7 +22,7 @@ from antiphon.core.summaries import SummarisedTranscript, Summary, summarises
 from antiphon.core.views import Message, View
 from antiphon.core.words import told
 from antiphon.engines.asking import Asking, Unanswered
-from antiphon.engines.means import Book, Failing
+from antiphon.engines.means import Book, Failing, agent_in_journal
 
 SUMMARY = "summary"
 
@@ -93,7 +93,9 @@ class Entrance:
         outcome = book.outcome(index, SUMMARY)
         if isinstance(outcome, CallFinished):
             return as_type(outcome.result, Summed)
-        await book.start([CallStarted(book.turn_id, index, SUMMARY, digest_of(due), agent=book.named(wanted.path))])
+        await book.start(
+            [CallStarted(book.turn_id, index, SUMMARY, digest_of(due), agent=agent_in_journal(wanted.path))]
+        )
         asking = Asking(book, wanted, model=view.summarise, limits=owner.declaration.limits)
         try:
             reply = await asking.answer(lambda: _summary_of(view, due, f"the summary of {book.caller(owner.path)}"))

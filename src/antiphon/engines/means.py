@@ -155,9 +155,10 @@ class Book:
         """Who makes a call, as the log of the process names it."""
         return f"agent {path[-1]!r} in channel {self.channel_id}"
 
-    def named(self, path: Path) -> str:
-        """Who makes a call, as the journal keeps it: nothing, if that is whoever has the turn."""
-        return shown_path(path) if len(path) > 1 else ""
+
+def agent_in_journal(path: Path) -> str:
+    """The agent that makes a call, as the journal names it: "" for the speaker itself."""
+    return shown_path(path) if len(path) > 1 else ""
 
 
 def digest_of_call(wanted: CallTool) -> str:

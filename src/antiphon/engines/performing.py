@@ -33,7 +33,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.words import told
 from antiphon.engines.asking import Asking, Unanswered
-from antiphon.engines.means import Book, Failing
+from antiphon.engines.means import Book, Failing, agent_in_journal
 from antiphon.engines.toolcalls import ToolCalls
 from antiphon.hub.feed import Signal
 
@@ -97,7 +97,7 @@ class Performance:
             return as_type(outcome.result, Reply)
         member = book.team.members[wanted.path]
         self._warn(member)
-        await book.start([CallStarted(book.turn_id, wanted.index, MODEL, digest, agent=book.named(wanted.path))])
+        await book.start([CallStarted(book.turn_id, wanted.index, MODEL, digest, agent=agent_in_journal(wanted.path))])
         asking = Asking(book, wanted, model=member.declaration.model, limits=member.declaration.limits)
         try:
             name = f"the model of {book.caller(wanted.path)}"
@@ -168,7 +168,7 @@ class Performance:
         outcome = book.outcome(wanted.index, name)
         if isinstance(outcome, CallFinished):
             return as_type(outcome.result, Changes)
-        await book.start([CallStarted(book.turn_id, wanted.index, name, digest_of(name), agent=book.named(path))])
+        await book.start([CallStarted(book.turn_id, wanted.index, name, digest_of(name), agent=agent_in_journal(path))])
         try:
             result = _kept(await self._changes(wanted))
         except (Malformed, TypeError) as error:

@@ -38,7 +38,7 @@ from antiphon.core.events import (
 from antiphon.core.journal import idempotency_key
 from antiphon.core.words import spelt
 from antiphon.engines.alarms import OutOfTime
-from antiphon.engines.means import Book, Failing, InDoubt, digest_of_call
+from antiphon.engines.means import Book, Failing, InDoubt, agent_in_journal, digest_of_call
 from antiphon.engines.tracing import Marks
 from antiphon.hub.redacting import redacted
 
@@ -160,7 +160,7 @@ class ToolCalls:
 
     def _started(self, wanted: CallTool, key: str = "") -> CallStarted:
         call = wanted.call
-        agent = self._book.named(wanted.path)
+        agent = agent_in_journal(wanted.path)
         return CallStarted(self._book.turn_id, wanted.index, call.name, digest_of_call(wanted), call.args, key, agent)
 
     async def _without_doubts(self, ready: list[Ready], settled: dict[int, Surely]) -> list[Ready]:
