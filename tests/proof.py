@@ -6,6 +6,7 @@ make sense with numbers are called directly. `python -m tests.proof tests/faults
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import platform
@@ -21,6 +22,7 @@ from pathlib import Path
 from bench import flat, subscribers, teams, throughput, turns, workflow
 from bench.figures import Figure, table
 from tests.crash.kill import kill_again_and_again
+from tests.crash.serve_kill import kill_servers
 from tests.crash.team_kill import kill_teams
 from tests.crash.turn_kill import kill_turns
 from tests.faults.proof import nth_sweep, power_images, versions
@@ -141,6 +143,27 @@ def team_killing() -> list[Line]:
     return lines
 
 
+def serve_killing() -> Line:
+    """SIGKILL a server under retrying HTTP clients, with outages of a day in between."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(kill_servers(Path(folder), KILLS, seed=int(began * 1000)))
+    said = (
+        f"{found.answered:,} of {found.requests:,} requests answered, {found.takeovers} turns resumed; "
+        f"{found.lost} lost, {found.doubled} doubled, {found.given_up} turns given up; "
+        f"{found.unsafe} unsafe calls and {found.payments} payments, "
+        f"{found.wrong_transfers + found.wrong_payments} wrong; {found.decided} calls in doubt "
+        f"and {found.waited} turns decided by a person; {found.outages} outages of a day; seed {found.seed}"
+    )
+    return Line(
+        "A killed server answers every request once, also after an outage of a day",
+        f"{found.kills} × SIGKILL, models of 1–15 s, fan-out, tasks, unsafe calls",
+        said,
+        found.sound and found.kills == KILLS,
+        time.monotonic() - began,
+    )
+
+
 def power() -> list[Line]:
     """Cut the power in thousands of ways; the controls must lose."""
     full = power_images(IMAGES)
@@ -232,6 +255,7 @@ def main() -> int:
         lambda: lines.append(killing()),
         lambda: lines.extend(turn_killing()),
         lambda: lines.extend(team_killing()),
+        lambda: lines.append(serve_killing()),
         lambda: lines.extend(power()),
         lambda: lines.append(sweep()),
         lambda: lines.extend(suites()),

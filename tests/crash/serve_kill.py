@@ -62,7 +62,7 @@ SCRIPT: dict[tuple[str, str], tuple[str, ...]] = {
 PAYERS: dict[str, tuple[str, ...]] = {"pay": (DESK,), "task": (CHECKER,), "fan": BRANCHES}
 
 
-RETRIED = ("stopping", "store_unavailable", "in_doubt", "waiting")
+RETRIED = ("stopping", "store_unavailable", "in_doubt", "suspended")
 """Refusals after which a client asks again."""
 
 
