@@ -28,7 +28,7 @@ def every_command() -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for name in MODULES:
         command = commands.get_command(click.Context(commands), name)
-        below = list(command.commands) if isinstance(command, click.Group) else []
+        below = command.list_commands(click.Context(command)) if isinstance(command, click.Group) else []
         found += [(name,), *((name, each) for each in below)]
     return found
 

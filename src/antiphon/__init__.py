@@ -120,6 +120,7 @@ if TYPE_CHECKING:
     from antiphon.runtime.agent import Agent
     from antiphon.runtime.approvals import Approval
     from antiphon.runtime.channel import Channel
+    from antiphon.runtime.erasing import Erasure
     from antiphon.runtime.hub import Hub
     from antiphon.runtime.participant import Participant
     from antiphon.toolsets.mcp import MCPServer
@@ -146,6 +147,7 @@ _LATER = {
     "antiphon.runtime.agent": ("Agent",),
     "antiphon.runtime.approvals": ("Approval",),
     "antiphon.runtime.channel": ("Channel",),
+    "antiphon.runtime.erasing": ("Erasure",),
     "antiphon.runtime.hub": ("Hub",),
     "antiphon.runtime.participant": ("Participant",),
     "antiphon.toolsets.mcp": ("MCPServer",),
@@ -228,6 +230,7 @@ __all__ = [
     "Denied",
     "EngineError",
     "Envelope",
+    "Erasure",
     "Expectation",
     "FinalStateEvent",
     "Finding",

@@ -31,6 +31,7 @@ MODULES = {
     "check": "antiphon.cli.check",
     "draw": "antiphon.cli.draw",
     "verify": "antiphon.cli.verify",
+    "retention": "antiphon.cli.retention",
     "keys": "antiphon.cli.keys",
     "doctor": "antiphon.cli.doctor",
 }

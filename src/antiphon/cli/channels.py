@@ -1,8 +1,9 @@
-"""`antiphon channels`: what there is in a store."""
+"""`antiphon channels`: what there is in a store, and `antiphon channels delete`, which erases some of it."""
 
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from typing import get_args
 
 import click
@@ -18,7 +19,35 @@ LAYOUT = [Column("CHANNEL"), Column("TYPE"), Column("STATUS"), Column("PARTICIPA
 STYLES = {"active": "green", "invited": "yellow", "quarantined": "bold red", "expired": "dim", "closed": "dim"}
 
 
-@click.command()
+class ChannelCommands(click.Group):
+    """Lists channels, unless another command is named. That one is imported on use, because it needs a whole hub."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["list", "delete"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "delete" and cmd_name not in self.commands:
+            self.add_command(import_module("antiphon.cli.deleting").delete, "delete")
+        return super().get_command(ctx, cmd_name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and args[0] in (*self.list_commands(ctx), *ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+@click.group(cls=ChannelCommands, subcommand_metavar="[COMMAND] [ARGS]...")
+def command() -> None:
+    """List the channels of a store, or erase the content of some.
+
+    Without the name of a command, `antiphon channels` lists. Both take --json.
+
+    \b
+    antiphon channels team.db --status active
+    antiphon channels delete 0199d0a7-4c11-7c3e-b0a4-6f1d2e3c4b5a --store team.db
+    """
+
+
+@command.command(name="list")
 @store_argument
 @store_option
 @tenant_option
@@ -26,10 +55,10 @@ STYLES = {"active": "green", "invited": "yellow", "quarantined": "bold red", "ex
 @click.option("--participant", metavar="NAME", callback=known_name, help="Only channels this participant is in.")
 @click.option("--system", is_flag=True, help="The hub's own channels too: the registry, and what was refused.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each channel.")
-def command(
+def list_command(
     *, store: str, tenant: str, status: str | None, participant: str | None, system: bool, as_json: bool
 ) -> None:
-    """List the channels of a store, oldest first.
+    """List the channels of a store, oldest first. One whose content was erased is marked so as its close reason.
 
     \b
     antiphon channels team.db --status active

@@ -13,6 +13,7 @@ from antiphon.cli.plain import counted
 from antiphon.cli.rules import read_graph, rules_option, run_rules
 from antiphon.cli.telling import told
 from antiphon.core.envelope import HUB, Envelope
+from antiphon.core.erasing import is_erased
 from antiphon.core.errors import LogCorrupt, UnknownChannel, UsageError
 from antiphon.core.events import Created, Json, event_of
 from antiphon.core.replaying import Difference, Replay, replayed
@@ -64,6 +65,8 @@ async def _replayed(url: str, tenant: str, *, channel: str, graph: str | None) -
     created = event_of(log[0]) if log else None
     if not log:
         raise UnknownChannel(channel)
+    if is_erased(log[0]):
+        raise UsageError(f"channel {channel!r} was erased; there is nothing left to replay")
     if not isinstance(created, Created):
         raise LogCorrupt(channel, 1, "the log does not begin with the channel's creation")
     return replayed(log, laws_for(created.type, _knobs(created, graph)))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from antiphon.core.envelope import HUB, OPERATORS, Envelope
+from antiphon.core.erasing import is_erased
 from antiphon.core.events import (
     EV_AGENT_WARNED,
+    EV_CHANNEL_ERASED,
     EV_CHANNEL_INVITE,
     EV_CHANNEL_QUARANTINED,
     EV_DRAFT_REFUSED,
@@ -69,6 +71,8 @@ def is_speech(envelope: Envelope) -> bool:
 
 def told(envelope: Envelope) -> str:
     """What the envelope says."""
+    if is_erased(envelope):
+        return f"[erased] {envelope.event_type}"
     said = _said(event_of(envelope)) or _managed(envelope) or ("" if is_speech(envelope) else _plain(envelope))
     return f"{_aside(envelope)}{said}{_stopped(envelope.event_data)}".strip()
 
@@ -241,9 +245,8 @@ def _managed(envelope: Envelope) -> str:
             return f"registers {_word(data, 'name')} ({_word(data, 'kind')})"
         case t if t == EV_DRAFT_REFUSED:
             return f"refuses {_word(data, 'sender_id')} in {_word(data, 'channel_id')}: {_word(data, 'reason')}"
-        case t if t == EV_CHANNEL_QUARANTINED:
-            place = f"{_word(data, 'channel_id')} from sequence {_word(data, 'sequence')}"
-            return f"quarantines {place}: {_word(data, 'error')}"
+        case t if t in (EV_CHANNEL_QUARANTINED, EV_CHANNEL_ERASED):
+            return _set_aside(data)
         case t if t == EV_RULE_FAILED:
             return f"could not read rule {_word(data, 'rule')}: {_word(data, 'error')}"
         case t if t == EV_GRAPH_WARNED:
@@ -256,6 +259,13 @@ def _managed(envelope: Envelope) -> str:
             return f"fences turn {_word(data, 'turn')} in {_word(data, 'channel_id')}: {_word(data, 'why')}"
         case _:
             return ""
+
+
+def _set_aside(data: Json) -> str:
+    channel = _word(data, "channel_id")
+    if "records" in data:
+        return f"erases {channel} for {_word(data, 'by')}: {_word(data, 'records')} records"
+    return f"quarantines {channel} from sequence {_word(data, 'sequence')}: {_word(data, 'error')}"
 
 
 TASKS = {

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.core.codec import copied
 from antiphon.core.envelope import HUB, Envelope
+from antiphon.core.erasing import ERASED, is_erased
 from antiphon.core.events import (
     ASIDE,
     EV_CALL_CONFLICTED,
@@ -65,6 +66,8 @@ MOVES_NOTHING = frozenset({EV_CALL_STARTED, EV_CALL_CONFLICTED})
 def evolve(state: State, envelope: Envelope) -> State:
     """The state once this envelope is part of the log."""
     at = envelope.created_at
+    if ERASED in envelope.event_data and is_erased(envelope):
+        return _buried(replace(state, sequence=envelope.sequence, updated_at=at, erased=True), event_of(envelope))
     if state.ended or envelope.event_type in MOVES_NOTHING:
         return replace(state, sequence=envelope.sequence, updated_at=at)
     event = event_of(envelope)
@@ -86,6 +89,21 @@ def _moved(state: State, envelope: Envelope, event: Event) -> State:
         case _:
             worked = _worked(state, event) if state.owed and envelope.sender_id == HUB else None
             return _lived(state, envelope, event) if worked is None else worked
+
+
+def _buried(state: State, event: Event) -> State:
+    """The state after a tombstone: how far the channel had come, and nothing of what was in it."""
+    match event:
+        case Created(type=kind):
+            return replace(state, type=kind, created_at=state.updated_at)
+        case Opened() if not state.ended:
+            return replace(state, status="active")
+        case Expired():
+            return replace(state, status="expired", close_reason=ERASED)
+        case Closed():
+            return replace(state, status="expired" if state.ended else "closed", close_reason=ERASED)
+        case _:
+            return state
 
 
 def _lived(state: State, envelope: Envelope, event: Event) -> State:

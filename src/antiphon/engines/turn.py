@@ -231,6 +231,11 @@ class Turns:
             self._forget()
         return history
 
+    def forget(self, channel_id: str) -> None:
+        """Drop what is remembered of a channel whose content was erased."""
+        for key in [key for key in self._histories if key[0] == channel_id]:
+            del self._histories[key]
+
     def _forget(self) -> None:
         """Let go of what was not used for longest, until there is little enough left."""
         size = sum(history.size for history in self._histories.values())

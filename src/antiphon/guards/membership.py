@@ -19,7 +19,7 @@ class Membership(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "membership"
 
     def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
-        if draft.sender_id not in state.participants:
+        if draft.sender_id not in state.participants and not state.erased:  # of whom nobody is known any more
             return Deny("not_a_participant", f"{draft.sender_id!r} is not in this channel")
         if state.status != "active":
             return _shut(state)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
+from antiphon.core.draft import EVENT_TYPE
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, LogCorrupt, StoreError
-from antiphon.core.events import EV_CHANNEL_QUARANTINED, EV_CLOCK_JUMPED, EV_DRAFT_REFUSED, EV_TURN_FENCED, Json
+from antiphon.core.events import (
+    EV_CHANNEL_ERASED,
+    EV_CHANNEL_QUARANTINED,
+    EV_CLOCK_JUMPED,
+    EV_DRAFT_REFUSED,
+    EV_TURN_FENCED,
+    Json,
+)
+from antiphon.core.ids import NAME, derived_id
 from antiphon.core.instants import NEVER, Instant, seconds_between
-from antiphon.core.words import shown, storable
+from antiphon.core.words import storable
 from antiphon.hub.clock import Clock
 from antiphon.hub.own import OwnChannel
 from antiphon.hub.redacting import redacted
 
 AUDIT = "system:audit"
 BURST = 100
+LONGEST = 64
+MALFORMED = "malformed"
+"""Stands for a sender or an event type that cannot be one, and so may be any text."""
 PER_SECOND = 1.0
 
 
@@ -40,8 +54,8 @@ class Audit:
         data: Json = {
             "reason": denied.reason,
             "channel_id": denied.channel_id,
-            "sender_id": _name(draft.sender_id),
-            "event_type": _name(draft.event_type),
+            "sender_id": draft.sender_id if _fits(draft.sender_id, NAME) else MALFORMED,
+            "event_type": draft.event_type if _fits(draft.event_type, EVENT_TYPE) else MALFORMED,
             "left_out": self._left_out,
         }
         told, self._left_out = self._left_out, 0
@@ -55,6 +69,11 @@ class Audit:
         """Record that a channel can no longer be trusted."""
         data: Json = {"channel_id": error.channel_id, "sequence": error.sequence, "error": error.why}
         await self._channel.say(EV_CHANNEL_QUARANTINED, _plain(data))
+
+    async def erased(self, channel_id: str, records: int, by: str) -> None:
+        """Record, once, that the content of a channel was erased, and by whom."""
+        data: Json = {"channel_id": channel_id, "records": records, "by": by}
+        await self._channel.say_once(EV_CHANNEL_ERASED, _plain(data), derived_id(channel_id, EV_CHANNEL_ERASED))
 
     async def fenced(self, channel_id: str, turn_id: str, why: str) -> None:
         """Record that somebody went on with a turn that was no longer theirs, and was stopped."""
@@ -76,8 +95,9 @@ class Audit:
         return True
 
 
-def _name(value: object) -> str:
-    return value[:64] if isinstance(value, str) else shown(value)
+def _fits(value: object, shape: re.Pattern[str]) -> bool:
+    """Whether this is a name, and not any text that a sender put in its place: the audit keeps no content."""
+    return isinstance(value, str) and len(value) <= LONGEST and shape.match(value) is not None
 
 
 def _plain(data: Json) -> Json:

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Coroutine
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from antiphon.core.codec import Malformed, from_json
 from antiphon.core.envelope import Envelope
+from antiphon.core.erasing import ERASED, is_erased
 from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import Created, event_of
 from antiphon.core.laws import Fold, LawBook, Laws, SavedFold
 from antiphon.core.state import State
 from antiphon.core.words import told
-from antiphon.hub.live import LiveChannel, Surroundings, check_whole
+from antiphon.hub.live import LiveChannel, check_whole
 from antiphon.hub.request import Plan
+from antiphon.hub.surroundings import Surroundings
 from antiphon.store.protocol import ChannelRow, Snapshot
 
 KEPT = 1024
@@ -67,6 +70,24 @@ class Channels:
                 self._forget(live)
         return live
 
+    async def erase(self, channel_id: str) -> int:
+        """Erase the content of a channel that has ended, also from memory; how many records there are.
+
+        One that is not loaded is not: its rules may not be known here. Loading it waits until it is erased.
+        """
+        while channel_id in self._loading:
+            await asyncio.wait([self._loading[channel_id]])
+        live = self._live.get(channel_id)
+        if live is not None:
+            return await live.erase(self._lawbook(ERASED, {}))
+        erasing = asyncio.ensure_future(self._around.store.erase(channel_id))
+        self._load_behind(channel_id, self._load_after(erasing, channel_id))
+        return await asyncio.shield(erasing)
+
+    async def _load_after(self, erasing: asyncio.Future[int], channel_id: str) -> LiveChannel:
+        await asyncio.gather(erasing, return_exceptions=True)  # who asked for it is told
+        return await self._load(channel_id)
+
     async def settled(self) -> None:
         """Wait until no channel has anything left to admit. Who waits for the end of a turn is told not to."""
         while busy := [live for live in list(self._live.values()) if live.busy]:
@@ -101,10 +122,15 @@ class Channels:
     async def _load_once(self, channel_id: str) -> LiveChannel:
         loading = self._loading.get(channel_id)
         if loading is None:
-            loading = asyncio.ensure_future(self._load(channel_id))
-            self._loading[channel_id] = loading
-            loading.add_done_callback(lambda done: self._loaded(channel_id, done))
+            loading = self._load_behind(channel_id, self._load(channel_id))
         return await asyncio.shield(loading)
+
+    def _load_behind(self, channel_id: str, work: Coroutine[None, None, LiveChannel]) -> asyncio.Future[LiveChannel]:
+        """Have everybody who wants this channel wait for this."""
+        loading = asyncio.ensure_future(work)
+        self._loading[channel_id] = loading
+        loading.add_done_callback(lambda done: self._loaded(channel_id, done))
+        return loading
 
     def _loaded(self, channel_id: str, done: asyncio.Future[LiveChannel]) -> None:
         del self._loading[channel_id]
@@ -137,6 +163,9 @@ class Channels:
             await check_whole(self._around.store, restored[1])
             return restored
         page = await self._around.store.read(channel_id, limit=1)
+        if page.envelopes and is_erased(page.envelopes[0]):
+            laws = self._lawbook(ERASED, {})
+            return laws, laws.begin(channel_id)
         created = event_of(page.envelopes[0]) if page.envelopes else None
         if not isinstance(created, Created):
             raise LogCorrupt(channel_id, 1, "the log does not begin with the channel's creation")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -21,18 +21,17 @@ import msgspec
 from antiphon.core.envelope import Envelope, Priority
 from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError
 from antiphon.core.guard import Deadline
-from antiphon.core.ids import IdSource
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
 from antiphon.core.step import Admitted, tick
 from antiphon.core.words import told
 from antiphon.hub.causation import RecentIds
-from antiphon.hub.continuity import ChannelTime, Continuity
-from antiphon.hub.feed import Feed
+from antiphon.hub.continuity import ChannelTime
 from antiphon.hub.planning import Round
 from antiphon.hub.recent import Recent
 from antiphon.hub.request import Plan, Request, nothing, repeated
+from antiphon.hub.surroundings import Surroundings
 from antiphon.hub.waiting import Waiting
 from antiphon.store.protocol import Snapshot, Store
 
@@ -41,21 +40,6 @@ log = logging.getLogger("antiphon.hub")
 MOST_AT_ONCE = 100
 SNAPSHOT_EVERY = 256
 REPEATS = 3
-
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """What every channel of one hub shares."""
-
-    store: Store
-    continuity: Continuity
-    new_id: IdSource
-    feed: Feed
-    armed: Callable[[Instant], None]
-    """Told when a channel must be looked at earlier than it had been known."""
-    damaged: Callable[[LogCorrupt], Awaitable[None]]
-    """Told that a log cannot be trusted any more."""
-    owing: Callable[[str], None]
-    """Told that the turns a channel is owed have changed."""
 
 
 class LiveChannel:
@@ -122,6 +106,20 @@ class LiveChannel:
         while self.busy:
             with suppress(StoreError):  # whoever wanted something is told; this only waits
                 await self.submit(nothing, Priority.BACKGROUND)
+
+    async def erase(self, laws: Laws) -> int:
+        """Erase the log while nothing is admitted, and fold what is left of it under these laws; how many records."""
+        await self.settled()
+        self.busy = True
+        try:
+            erased = await self._around.store.erase(self.state.channel_id)
+            self.laws, self.fold = laws, laws.begin(self.state.channel_id)
+            self._recent, self.recent_ids = Recent(), RecentIds()
+            await self._reload()
+            self._snapshot_at = self.state.sequence  # of tombstones none is kept
+            return erased
+        finally:
+            self._go_on()
 
     def give_up(self, error: Exception) -> None:
         """Tell those who wait for turns under way that nothing comes of it."""

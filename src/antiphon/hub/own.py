@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from itertools import count
 
 from antiphon.core.envelope import HUB, Envelope
-from antiphon.core.errors import UnknownChannel
+from antiphon.core.errors import Denied, UnknownChannel
 from antiphon.core.events import Created, Json
 from antiphon.core.ids import IdSource
 from antiphon.core.laws import Laws
@@ -35,6 +36,18 @@ class OwnChannel:
         live = await self._live()
         draft = said_by_hub(event_type, data)
         await live.submit(lambda fold, laws, at: record(fold, draft, laws=laws, at=at, new_id=self._new_id))
+
+    async def say_once(self, event_type: str, data: Json, envelope_id: str) -> None:
+        """Record something in the hub's name under this id, unless the id is recorded already."""
+        live = await self._live()
+        draft = replace(said_by_hub(event_type, data), envelope_id=envelope_id)
+        try:
+            await live.submit(
+                lambda fold, laws, at: record(fold, draft, laws=laws, at=at, new_id=self._new_id), draft=draft
+            )
+        except Denied as denied:
+            if denied.reason != "conflict":
+                raise
 
     async def told(self) -> AsyncIterator[Envelope]:
         """Everything that was recorded so far and can be read."""

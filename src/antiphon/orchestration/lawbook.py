@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
+from antiphon.core.erasing import ERASED
 from antiphon.core.errors import AntiphonError, RulesInvalid
 from antiphon.core.events import Json
 from antiphon.core.guard import Guard
@@ -30,7 +31,7 @@ BUILT_IN: dict[str, type[Adapter]] = {
 }
 LATER = {"workflow": ("antiphon.orchestration.workflow", "Workflow")}
 """Built-in adapters that are loaded when a channel of theirs is."""
-QUIET = frozenset({"system", "quarantine"})
+QUIET = frozenset({"system", "quarantine", ERASED})
 """Types that nobody can open: the hub's own channels, and the laws of a channel that can only be read."""
 COMMON_KNOBS = frozenset({"guards", "tier", "expectations", "interjectors", "writers"})
 TIERS = ("interactive", "batch", "regulated")

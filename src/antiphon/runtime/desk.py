@@ -43,9 +43,10 @@ from antiphon.hub.directory import REGISTRY, Directory
 from antiphon.hub.feed import Feed
 from antiphon.hub.ids import TimeOrderedIds
 from antiphon.hub.keys import KEYS, KeyRing
-from antiphon.hub.live import LiveChannel, Surroundings
+from antiphon.hub.live import LiveChannel
 from antiphon.hub.own import OwnChannel
 from antiphon.hub.redacting import redacted_error
+from antiphon.hub.surroundings import Surroundings
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
@@ -103,6 +104,8 @@ class Desk:
         """The invitations that somebody is deciding on."""
         self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """For whoever looks whether something is there, and makes it if not: one at a time."""
+        self.forget: Callable[[str], None] = _nothing_is_remembered
+        """Drops what agents remember of a channel."""
         self._opened = False
         self._ending: asyncio.Future[None] | None = None
 
@@ -130,6 +133,7 @@ class Desk:
                 self._limit,
             )
             turns = turns_at(around)
+            self.forget = turns.forget
             await self.engine.serve(turns)
             self.spawn(turns.alarms.run(), "alarms")
             self.spawn(self.dispatch.run(self.clock), "dispatch")
@@ -370,6 +374,10 @@ class Desk:
         """Record a quarantine, first for people, then in the listing: what is listed has been told."""
         await self.audit.quarantined(error)
         await self.store.mark(error.channel_id, status="quarantined", due=NEVER)
+
+
+def _nothing_is_remembered(channel_id: str) -> None:
+    """Without an engine no turn is run, and nothing is remembered of any."""
 
 
 async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:

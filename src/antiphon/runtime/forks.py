@@ -22,6 +22,8 @@ async def fork_of(desk: Desk, live: LiveChannel, *, at: object, by: str) -> Live
         raise UsageError(f"at is {shown(at)}; give the sequence of the last envelope to keep")
     if not 1 <= at <= live.state.sequence:
         raise UsageError(f"at is {at}; the log has the sequences 1 to {live.state.sequence}")
+    if live.state.erased:
+        raise UsageError(f"channel {live.state.channel_id!r} was erased; there is nothing left to fork")
     prefix = await _read(live, at)
     created = event_of(prefix[0])
     assert isinstance(created, Created), "a log begins with the channel's creation"

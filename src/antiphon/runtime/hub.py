@@ -11,7 +11,7 @@ import msgspec
 
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.tasks import Delegates
-from antiphon.core.envelope import Envelope
+from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import BadName, Denied, UnknownChannel, UsageError
 from antiphon.core.ids import check_name
 from antiphon.core.state import Status
@@ -27,6 +27,7 @@ from antiphon.runtime.approvals import Approval, approvals_of
 from antiphon.runtime.builder import EnvelopeBuilder
 from antiphon.runtime.channel import private
 from antiphon.runtime.desk import Accept, Desk
+from antiphon.runtime.erasing import Erasure, erase_channel
 from antiphon.runtime.modelling import check_models
 from antiphon.runtime.participant import Participant
 from antiphon.runtime.reading import follow, overhear
@@ -87,12 +88,22 @@ def _hub_repr(hub: object) -> str:
     return f"<Hub with {len(hub._desk.acceptors)} registered>"
 
 
+async def erase(hub: Hub, channel_id: str, *, by: str = HUB) -> Erasure:
+    """Erase the content of a channel that has ended, and of the tasks given from it. This cannot be undone.
+
+    Tombstones stay, with sequence, time and type, and the hash chain still holds. `by` is recorded in the audit
+    channel. Erasing twice is fine. `Denied` with the reason `channel_open` if the channel has not ended.
+    """
+    return await erase_channel(hub._desk, channel_id, by=by)
+
+
 class Hub(msgspec.Struct, eq=False, weakref=True):
     """Registers participants, opens channels, and lets nothing acknowledged be lost."""
 
     _desk: Desk
 
     __repr__ = _hub_repr
+    erase = erase
 
     @classmethod
     def open(

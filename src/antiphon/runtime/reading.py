@@ -16,6 +16,7 @@ from copy import copy
 from antiphon.agents.nesting import waiting_for_others
 from antiphon.core.disclosure import as_seen
 from antiphon.core.envelope import Envelope, visible_to
+from antiphon.core.erasing import is_erased
 from antiphon.core.errors import LogCorrupt, RulesInvalid, SlowConsumer
 from antiphon.hub.feed import Ears, Signal
 from antiphon.hub.live import LiveChannel
@@ -171,4 +172,4 @@ class Inbox:
             return ()
 
     def _wanted(self, envelope: Envelope) -> bool:
-        return envelope.sender_id != self._name and visible_to(envelope, self._name)
+        return envelope.sender_id != self._name and visible_to(envelope, self._name) and not is_erased(envelope)

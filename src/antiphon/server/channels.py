@@ -20,6 +20,7 @@ from antiphon.core.errors import Denied, LogCorrupt, SlowConsumer, StoreError, U
 from antiphon.core.events import EV_CONTEXT_SET
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.channel import Channel, SendOptions
+from antiphon.runtime.erasing import Erasure
 from antiphon.runtime.invoking import seat_person
 from antiphon.runtime.keys import keys_of
 from antiphon.runtime.participant import Participant
@@ -195,6 +196,11 @@ async def close_channel(visit: Visit) -> Ended:
 async def cancel_turns(visit: Visit) -> Cancelled:
     """Stop every turn that an agent owes a channel, at once, without an answer."""
     return Cancelled(await (await held(visit)).cancel(visit.said(Reason).reason))
+
+
+async def delete_channel(visit: Visit) -> Erasure:
+    """Erase the content of a channel that has ended."""
+    return await visit.hub.erase(visit.places["channel_id"], by=visit.principal.name)
 
 
 async def held(visit: Visit) -> Channel:

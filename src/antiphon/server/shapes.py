@@ -136,6 +136,8 @@ class ChannelState(msgspec.Struct, frozen=True):
     """Who answers for an agent that has a team, if not the agent itself."""
     created_at: str
     updated_at: str
+    erased: bool
+    """Whether its content was erased: tombstones are left."""
 
 
 def shown(state: State) -> ChannelState:
@@ -155,6 +157,7 @@ def shown(state: State) -> ChannelState:
         state.active,
         state.created_at,
         state.updated_at,
+        state.erased,
     )
 
 

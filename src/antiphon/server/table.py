@@ -7,6 +7,7 @@ from importlib.metadata import version
 from antiphon.core.envelope import Envelope
 from antiphon.hub.directory import REGISTRY
 from antiphon.hub.keys import Key
+from antiphon.runtime.erasing import Erasure
 from antiphon.server import chat_shapes, shapes
 from antiphon.server.agents import invoke, list_agents, stream_invoke
 from antiphon.server.approvals import decide, list_approvals
@@ -14,6 +15,7 @@ from antiphon.server.channels import (
     cancel_turns,
     change_context,
     close_channel,
+    delete_channel,
     list_channels,
     open_channel,
     post_message,
@@ -96,6 +98,15 @@ VERBS: tuple[Verb, ...] = (
         refuses=(409,),
     ),
     Verb("GET", CHANNEL, show_channel, "read", "Show a channel as it is now", shapes.ChannelState),
+    Verb(
+        "DELETE",
+        CHANNEL,
+        delete_channel,
+        "operate",
+        "Erase the content of a channel that has ended, and of its tasks",
+        Erasure,
+        refuses=(409,),
+    ),
     Verb("GET", f"{CHANNEL}/log", read_log, "read", "Read a channel's log", shapes.Log, query=shapes.LogQuery),
     Verb(
         "GET",

@@ -13,7 +13,9 @@ from itertools import islice
 
 import msgspec
 
+from antiphon.core.codec import encode
 from antiphon.core.envelope import Envelope
+from antiphon.core.erasing import tombstone
 from antiphon.core.errors import StoreRefused
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
@@ -44,7 +46,7 @@ from antiphon.store.records import (
     place_of,
     records_of,
 )
-from antiphon.store.rows import MOVES_A_ROW, rebuilt, row_after
+from antiphon.store.rows import MOVES_A_ROW, check_ended, erased_row, rebuilt, row_after
 
 TAIL_AT_ONCE = 1000
 
@@ -84,6 +86,12 @@ class _Channel:
     def record(self, envelope: Envelope, record: bytes) -> None:
         self.records.append(record)
         self.places[envelope.envelope_id] = self.head
+
+    def erase(self) -> None:
+        left = [tombstone(self.envelope(place)) for place in range(1, self.head + 1)]
+        self.records = [encode(envelope) for envelope in left]
+        self.places = {envelope.envelope_id: envelope.sequence for envelope in left}
+        self.row, self.acknowledged, self.snapshot = erased_row(self.row), {}, None
 
     def show(self, row: ChannelRow) -> None:
         if row.due != self.row.due:
@@ -168,6 +176,15 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self._check_open()
         first = bisect_right(self._names, after)
         return self._names[first : first + limit]
+
+    async def erase(self, channel: str) -> int:
+        """Replace every record of an ended channel by its tombstone."""
+        log = self._known(channel)
+        if log is None:
+            return 0
+        check_ended(channel, log.row)
+        log.erase()
+        return log.head
 
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
         """Everything appended behind the cursor, then live."""

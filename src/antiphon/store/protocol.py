@@ -14,6 +14,8 @@ G7  `tail` gives each channel's envelopes in order, without holes, at least once
 G8  One round trip an append; nothing is held open across an await of the caller.
 G9  Leases are hints. Nothing is lost or doubled if all of them are granted to everybody.
 G10 The index is derived: `rebuild` makes it anew from the logs, and nothing changes.
+G11 After `erase` has returned, no file of the store holds the content of that channel: not the log, nor what lies
+    beside it, nor the index. It is done whole or not at all, and repeating it completes it.
 
 What is damaged raises `LogCorrupt`, which names its channel; every other channel goes on. A call that can mean
 nothing, such as reading behind -1, raises `UsageError`.
@@ -150,6 +152,18 @@ class Log(Protocol):
 
     async def names(self, *, after: str = "", limit: int = 1000) -> list[str]:
         """The channels that have a log, in order of id, behind `after`. Found in the logs, not in the index."""
+        ...
+
+    async def erase(self, channel: str) -> int:
+        """Replace every record of an ended channel by its tombstone (`core.erasing`); how many there are.
+
+        Sequence, time, type and hash of each record stay, so that the hash chain still holds. Everything derived from
+        the content goes with it: envelope ids, the snapshot, positions of members, and of the row the close reason,
+        creator and participants. A store must make sure that nothing is left where it freed space: overwrite free
+        pages, truncate or rewrite journals. `UsageError` if the channel has not ended; `LogCorrupt` if its log is
+        damaged; nothing was erased then. `StoreUnavailable` if the tombstones are written, but the content could not
+        be removed from every file yet: repeat the call.
+        """
         ...
 
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:

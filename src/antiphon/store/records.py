@@ -2,7 +2,9 @@
 
 Rule 1: a record is an encoded envelope. It is written once and read back as it is, or not at all.
 Rule 2: hash(n) = SHA-256(hash(n-1) || record n); hash(0) names the tenant and the channel.
-Rule 3: two envelopes of one id say the same if they differ in nothing but the stamps, sequence and time.
+Rule 3: the record of an erased envelope is a sealed tombstone: hash(n) stays what it was, although nothing is left to
+        compute it from, and the seal ties it to hash(n-1) and to the tombstone.
+Rule 4: two envelopes of one id say the same if they differ in nothing but the stamps, sequence and time.
 
 Both what a store takes and what it gives pass through here, so that every store judges alike.
 """
@@ -48,6 +50,23 @@ def genesis(tenant: str, channel: str) -> bytes:
 def link(previous: bytes, record: bytes) -> bytes:
     """The hash of a record, given the hash of the one before."""
     return hashlib.sha256(previous + record).digest()
+
+
+_SEAL, _RECORD = b'{"seal":"', b'","record":'
+_SEALED = len(_SEAL) + 64
+
+
+def sealed(tombstone: bytes, previous: bytes, digest: bytes) -> bytes:
+    """The record of a tombstone, which keeps the hash of what was erased."""
+    seal = hashlib.sha256(previous + digest + tombstone).hexdigest().encode()
+    return _SEAL + seal + _RECORD + tombstone + b"}"
+
+
+def unsealed(body: bytes) -> bytes:
+    """The encoded envelope of a record, whether it was erased or not."""
+    if not body.startswith(_SEAL):
+        return body
+    return body[_SEALED + len(_RECORD) : -1]
 
 
 def records_of(channel: str, batch: Sequence[Envelope]) -> list[bytes]:
@@ -114,7 +133,7 @@ def _says_the_same(recorded: Envelope, given: Envelope) -> bool:
 def opened(channel: str, sequence: int, body: bytes, *, envelope_id: str | None = None) -> Envelope:
     """The envelope of a record; `LogCorrupt` if it is not the one its place in the log says."""
     try:
-        envelope = decode(body)
+        envelope = decode(unsealed(body))
     except Malformed as error:
         raise LogCorrupt(channel, sequence, str(error)) from error
     if envelope.sequence != sequence or envelope.channel_id != channel:
@@ -128,9 +147,16 @@ def opened(channel: str, sequence: int, body: bytes, *, envelope_id: str | None 
 def tied(channel: str, row: Row, previous: bytes) -> Envelope:
     """The envelope of a row; `LogCorrupt` if it is not the one its place says, or not tied to the one before."""
     envelope = opened(channel, row.sequence, row.body, envelope_id=row.envelope_id)
-    if link(previous, row.body) != row.hash:
+    if not _fits(row, previous):
         raise LogCorrupt(channel, row.sequence, "the record does not fit the hash chain")
     return envelope
+
+
+def _fits(row: Row, previous: bytes) -> bool:
+    record = unsealed(row.body)
+    if record is row.body:
+        return link(previous, record) == row.hash
+    return sealed(record, previous, row.hash) == row.body
 
 
 def checked_page(channel: str, rows: Iterable[object], previous: bytes, *, after: int, limit: int) -> Page:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 import msgspec
 
 from antiphon.core.envelope import Envelope
+from antiphon.core.erasing import ERASED
+from antiphon.core.errors import UsageError
 from antiphon.core.events import (
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_CREATED,
@@ -21,6 +23,7 @@ from antiphon.core.events import (
     Opened,
     event_of,
 )
+from antiphon.core.state import ENDED
 from antiphon.store.protocol import ChannelRow
 
 MOVES_A_ROW = frozenset({EV_CHANNEL_CREATED, EV_CHANNEL_OPENED, EV_CHANNEL_EXPIRED, EV_CHANNEL_CLOSED})
@@ -46,6 +49,18 @@ def row_after(row: ChannelRow, envelope: Envelope) -> ChannelRow:
             return msgspec.structs.replace(row, status=status, close_reason=reason, due="")
         case _:
             return row
+
+
+def erased_row(row: ChannelRow) -> ChannelRow:
+    """The row of a channel once its content was erased."""
+    return msgspec.structs.replace(row, close_reason=ERASED, creator_id="", participants=[], due="")
+
+
+def check_ended(channel: str, row: ChannelRow | None) -> None:
+    """Refuse to erase a channel that has not ended."""
+    status = "unknown" if row is None else row.status
+    if status not in ENDED:
+        raise UsageError(f"channel {channel!r} cannot be erased: its status is {status!r}; close it first")
 
 
 def rebuilt(old: ChannelRow, log: Iterable[Envelope]) -> ChannelRow:

@@ -17,6 +17,7 @@ from typing import Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import LogCorrupt, StoreError, StoreRefused
 from antiphon.core.instants import Instant
+from antiphon.store import sqlite_erase as erasing
 from antiphon.store import sqlite_index as index
 from antiphon.store import sqlite_leases as leases
 from antiphon.store import sqlite_reads as reads
@@ -140,6 +141,16 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         """The channels that have a log."""
         check_number("limit", limit, least=1)
         return await self._read(index.read_names, after, limit=limit)
+
+    async def erase(self, channel: str) -> int:
+        """Replace every record of an ended channel by its tombstone, and overwrite what was there in every file."""
+        writing = self._writing()
+        tombstones = await self._read(erasing.tombstones_of, channel)
+        if tombstones:
+            bury = partial(erasing.bury, tenant=self.tenant, channel=channel, tombstones=tombstones)
+            await writing.run(bury, channel=channel, forget=True)
+            await writing.run_outside(erasing.sweep)
+        return len(tombstones)
 
     def tail(self, *, cursor: str | None = None) -> AsyncIterator[TailBatch]:
         """Everything appended behind the cursor, then live."""

@@ -23,6 +23,7 @@ from antiphon.core.errors import LogCorrupt
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.state import ENDED
 from antiphon.store.protocol import ChannelRow, Position, Snapshot
+from antiphon.store.records import unsealed
 from antiphon.store.rows import MOVES_A_ROW, QUARANTINED, rebuilt, row_after
 from antiphon.store.sqlite_connection import Connection, is_damage, one, text_of
 from antiphon.store.sqlite_reads import read_hash, read_head
@@ -265,7 +266,7 @@ def _moves(connection: Connection, tenant: str, channel: str) -> Iterator[Envelo
     for sequence, kind in kinds:
         if kind in MOVES_A_ROW:
             (body,) = as_type(one(connection, _BODY, (tenant, channel, sequence)), tuple[bytes])
-            yield decode(body)
+            yield decode(unsealed(body))
 
 
 def _settle(connection: Connection, tenant: str, row: ChannelRow, *, head: int | None = None) -> None:

@@ -28,6 +28,8 @@ __all__ = ["APPLICATION_ID", "SETTLE_AFTER", "Database", "Synchronous", "migrati
 Synchronous = Literal["NORMAL", "FULL", "EXTRA"]
 
 SETTLE_AFTER = 4000
+OLDEST_READ = 1
+"""The oldest shape that can be read as it is: later ones only added what is used to write."""
 
 _SYNCHRONOUS = {
     "NORMAL": ("PRAGMA synchronous = NORMAL", 1),
@@ -35,7 +37,12 @@ _SYNCHRONOUS = {
     "EXTRA": ("PRAGMA synchronous = EXTRA", 3),
 }
 _PATIENCE = "PRAGMA busy_timeout = 5000"
-_WRITING = ("PRAGMA fullfsync = ON", "PRAGMA cache_size = -16384", "PRAGMA wal_autocheckpoint = 0")
+_WRITING = (
+    "PRAGMA secure_delete = ON",
+    "PRAGMA fullfsync = ON",
+    "PRAGMA cache_size = -16384",
+    "PRAGMA wal_autocheckpoint = 0",
+)
 _READING = ("PRAGMA query_only = ON", "PRAGMA fullfsync = ON", "PRAGMA wal_autocheckpoint = 0")
 
 
@@ -105,13 +112,11 @@ class Database(msgspec.Struct, frozen=True):
         if not read_only:
             self._sync(connection)
             _migrate(connection, shape)
-        elif shape < newest:
-            if not shape:
-                raise StoreRefused(
-                    f"{self.path} is empty: there is no store in it; if there was one, restore it from a copy (a hub"
-                    " that opens this path begins a new store)"
-                )
-            raise StoreRefused(f"{self.path} has an older shape ({shape} of {newest}); let a hub open it once")
+        elif shape < OLDEST_READ:
+            raise StoreRefused(
+                f"{self.path} is empty: there is no store in it; if there was one, restore it from a copy (a hub that"
+                " opens this path begins a new store)"
+            )
         for pragma in _READING if read_only else _WRITING:
             connection.execute(pragma)
 

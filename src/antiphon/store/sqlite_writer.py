@@ -21,7 +21,6 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -30,7 +29,7 @@ from typing import TypeVar
 from antiphon.core.codec import as_type
 from antiphon.core.errors import AntiphonError, LogCorrupt, OutcomeUnknown, StoreError
 from antiphon.store import sqlite_index as index
-from antiphon.store.sqlite_appends import Append, Appender, Outcome, Plan
+from antiphon.store.sqlite_appends import Append, Appender, Plan
 from antiphon.store.sqlite_connection import (
     Connection,
     Damaged,
@@ -41,6 +40,8 @@ from antiphon.store.sqlite_connection import (
     unusable,
     why,
 )
+from antiphon.store.sqlite_erase import sweep_left
+from antiphon.store.sqlite_groups import Acknowledgement, Group, Item, Task
 from antiphon.store.sqlite_identity import FileIdentity
 from antiphon.store.sqlite_line import Line, ServingThread, settle, tell
 from antiphon.store.sqlite_reads import last_position
@@ -61,55 +62,6 @@ SETTLE = "PRAGMA wal_checkpoint(FULL)"
 BESIDE = "%s keeps what was committed beside the file for now: %s"
 PAUSE = 1.0
 """How many seconds acknowledgements wait after they could not be written."""
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """A change of the index or of a lease, and whoever waits for it."""
-
-    job: Callable[[Connection], None]
-    done: asyncio.Future[None]
-    channel: str
-    """Whose log it looks at; "" if it is no single one's."""
-    forget: bool
-    """Whether it may make wrong what is remembered of channels."""
-
-
-@dataclass(slots=True, eq=False)
-class Acknowledgement:
-    """How far a participant has come in a channel. Nobody waits for it."""
-
-    participant: str
-    channel: str
-    sequence: int
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """What is committed together, and what became of it."""
-
-    appends: list[Append] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
-    is_last: bool = False
-    size: int = 0
-    appended: list[Outcome] = field(default_factory=list)
-    performed: list[Exception | None] = field(default_factory=list)
-    written: int = 0
-
-    def fail(self, error: StoreError) -> None:
-        """Nobody gets what they wanted."""
-        self.appended = [type(error)(str(error)) for _ in self.appends]
-        self.performed = [type(error)(str(error)) for _ in self.tasks]
-        self.written = 0
-
-    def settle(self) -> None:
-        """Tell everybody."""
-        settle(zip((append.done for append in self.appends), self.appended, strict=True))
-        settle(zip((task.done for task in self.tasks), self.performed, strict=True))
-
-
-Item = Append | Task | Acknowledgement | None
-"""None is the last."""
 
 
 class Writer:
@@ -153,6 +105,12 @@ class Writer:
         await done
         return results[-1]
 
+    async def run_outside(self, job: Callable[[Connection], None]) -> None:
+        """Do something after the next commit, outside of any transaction."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put(Task(job, done, "", forget=False, outside=True))
+        await done
+
     def acknowledge(self, participant: str, channel: str, sequence: int) -> None:
         """Move a position with one of the next transactions."""
         self._queue.put(Acknowledgement(participant, channel, sequence))
@@ -167,7 +125,7 @@ class Writer:
         while not is_last:
             group = self._gathered()
             is_last = group.is_last
-            if group.appends or group.tasks or self._is_time_to_leave(group):
+            if not group.is_empty() or self._is_time_to_leave(group):
                 self._commit(group)
         if self._identity.has_file():  # what was committed is moved only into the file it is of
             self._line.drop("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -177,6 +135,7 @@ class Writer:
         connection = self._database.to_write()
         self._identity.opened()
         self._kept = last_position(connection)
+        sweep_left(connection, self._path)
         return connection
 
     def _opened_again(self) -> Connection:
@@ -215,6 +174,8 @@ class Writer:
                     return
                 group.appends.append(item)
                 group.size += len(item.batch)
+            case Task(outside=True):
+                group.outside.append(item)
             case Task():
                 group.tasks.append(item)
                 group.size += 1
@@ -232,9 +193,22 @@ class Writer:
             self._leave_at = monotonic() + PAUSE
             group.fail(failure)
         tell(self._loop, partial(self._deliver, group))
+        if group.outside:
+            outcomes = [(task.done, failure or self._done_outside(task)) for task in group.outside]
+            tell(self._loop, partial(settle, outcomes))
         self._unsettled += PAGES_A_COMMIT + group.size
         if failure is None and self._unsettled >= self._settle_after:
             self._settle()
+
+    def _done_outside(self, task: Task) -> StoreError | None:
+        try:
+            task.job(self._line.get())
+        except StoreError as error:
+            return error
+        except Exception as error:  # whatever it is, it must not end the thread
+            self._abandon(error)
+            return unusable(self._path, error)
+        return None
 
     def _is_kept(self) -> StoreError | None:
         """The error, if what was committed is in a file that has gone. Of its log alone, what there was is saved."""

@@ -18,6 +18,7 @@ from antiphon.testing.index_checks import (
     check_attendance,
     check_clock_set_back,
     check_due,
+    check_erase,
     check_index,
     check_leases,
     check_marks,
@@ -58,6 +59,7 @@ STORE_CHECKS: tuple[Callable[[OpenStore], Awaitable[None]], ...] = (
     check_index,
     check_marks,
     check_snapshots,
+    check_erase,
 )
 
 

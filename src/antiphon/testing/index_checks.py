@@ -1,13 +1,28 @@
-"""What every store's index and leases must do: the promises G9 and G10 of `store.protocol`, a check for each."""
+"""What every store's index and leases must do: the promises G9 to G11 of `store.protocol`, a check for each."""
 
 from __future__ import annotations
 
 import asyncio
 
+from antiphon.core.envelope import Envelope
+from antiphon.core.erasing import is_erased, tombstone
+from antiphon.core.errors import UsageError
 from antiphon.core.events import EV_CHANNEL_CLOSED, Closed
 from antiphon.core.instants import NEVER
 from antiphon.store.protocol import Lease, Position, Snapshot, Store
-from antiphon.testing.envelopes import AT, LATER, OpenStore, hold, new_id, opened, opening, said, told
+from antiphon.testing.envelopes import (
+    AT,
+    LATER,
+    OpenStore,
+    hold,
+    new_id,
+    opened,
+    opening,
+    refused,
+    said,
+    told,
+    whole_log,
+)
 
 
 async def check_leases(open_store: OpenStore) -> None:
@@ -143,3 +158,42 @@ async def check_snapshots(open_store: OpenStore) -> None:
             hold(await store.get_snapshot(channel) == snapshot, "G10: a snapshot comes back as it was put")
         await store.put_snapshot(channel, Snapshot(2, "c", b"ahead"))
         hold(await store.get_snapshot(channel) == snapshot, "G10: a fold of what is not recorded is not kept")
+
+
+async def check_erase(open_store: OpenStore) -> None:
+    """G11: tombstones replace the records of a channel that has ended; nothing else of it is left, nor touched."""
+    channel, other, alice = new_id(), new_id(), new_id()
+    async with opened(open_store) as store:
+        survives = store.caps.survives
+        for each in (channel, other):
+            await store.append(each, opening(each, alice, "bob"), expected=0)
+            await store.append(each, said(each, 3), expected=2)
+        await refused(UsageError, store.erase(channel), "G11: a channel that has not ended is not erased")
+        for each in (channel, other):
+            closing = told(each, 4, EV_CHANNEL_CLOSED, event=Closed("secret"))
+            await store.append(each, [closing], expected=3)
+            await store.put_snapshot(each, Snapshot(4, "v", b"secret"))
+        before, untouched = await whole_log(store, channel), await whole_log(store, other)
+        hold(await store.erase(channel) == 4, "G11: erase says how many records there are")
+        await _check_erased(store, channel, before)
+        hold(await store.erase(channel) == 4, "G11: erasing again changes nothing")
+        hold(await store.erase(new_id()) == 0, "G11: a channel without a log has nothing to erase")
+        hold(channel not in {each.channel_id for each in await store.positions(alice)}, "G11: no position is left")
+        hold(await whole_log(store, other) == untouched, "G11: other channels are not touched")
+        hold(await store.get_snapshot(other) == Snapshot(4, "v", b"secret"), "G11: nor are their snapshots")
+        await store.rebuild()
+        await _check_erased(store, channel, before)
+    if survives != "nothing":
+        async with opened(open_store) as store:
+            await _check_erased(store, channel, before)
+
+
+async def _check_erased(store: Store, channel: str, before: list[Envelope]) -> None:
+    after, row = await whole_log(store, channel), await store.row(channel)
+    hold(all(map(is_erased, after)), "G11: every record is a tombstone")
+    hold([*map(tombstone, before)] == after, "G11: a tombstone keeps sequence, time and type, and nothing else")
+    found = await store.find(channel, [each.envelope_id for each in before])
+    hold(not found, "G11: an id of what was erased is not found any more")
+    hold(await store.get_snapshot(channel) is None, "G11: no snapshot is left")
+    shown = None if row is None else (row.type, row.status, row.close_reason, row.creator_id, row.participants)
+    hold(shown == ("discussion", "closed", "erased", "", []), "G11: a listing shows that it was erased")
