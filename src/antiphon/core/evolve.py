@@ -52,6 +52,7 @@ from antiphon.core.events import (
     TurnSuspended,
     event_of,
 )
+from antiphon.core.ids import is_time_ordered
 from antiphon.core.instants import NEVER, Instant, after, moment, seconds_between
 from antiphon.core.state import State, Turn
 
@@ -66,6 +67,8 @@ MOVES_NOTHING = frozenset({EV_CALL_STARTED, EV_CALL_CONFLICTED})
 def evolve(state: State, envelope: Envelope) -> State:
     """The state once this envelope is part of the log."""
     at = envelope.created_at
+    if state.newest_id < envelope.envelope_id and is_time_ordered(envelope.envelope_id):
+        state = replace(state, newest_id=envelope.envelope_id)
     if ERASED in envelope.event_data and is_erased(envelope):
         return _buried(replace(state, sequence=envelope.sequence, updated_at=at, erased=True), event_of(envelope))
     if state.ended or envelope.event_type in MOVES_NOTHING:

@@ -16,6 +16,8 @@ IdSource = Callable[[], str]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}\Z")
 CHANNEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:.@-]{0,127}\Z")
+FREE_BITS = 74
+"""How many bits of a version 7 UUID say nothing of the time."""
 TAKEN = frozenset({"hub", "human", "system"})
 
 
@@ -24,6 +26,27 @@ def uuid7(milliseconds: int, random_bits: int) -> str:
     value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (random_bits >> 62 & 0xFFF) << 64
     value |= 0b10 << 62 | random_bits & 0x3FFF_FFFF_FFFF_FFFF
     return _dashed(f"{value:032x}")
+
+
+def is_time_ordered(envelope_id: str) -> bool:
+    """Whether this is a version 7 UUID, which sorts by the time it was drawn at."""
+    return len(envelope_id) == 36 and envelope_id[14] == "7"
+
+
+def sorted_behind(drawn: str, newest: str) -> str:
+    """The id that was drawn, if it sorts behind the newest; otherwise one that does, a little behind the newest."""
+    if drawn > newest or not is_time_ordered(drawn):
+        return drawn
+    milliseconds, bits = _parts(newest)
+    bits += 1 + (_parts(drawn)[1] & 0xFFFF_FFFF)
+    milliseconds += bits >> FREE_BITS
+    return drawn if milliseconds >> 48 else uuid7(milliseconds, bits & (1 << FREE_BITS) - 1)
+
+
+def _parts(envelope_id: str) -> tuple[int, int]:
+    """The milliseconds of a version 7 UUID, and its other bits."""
+    value = int(envelope_id.replace("-", ""), 16)
+    return value >> 80, (value >> 64 & 0xFFF) << 62 | value & 0x3FFF_FFFF_FFFF_FFFF
 
 
 def derived_id(*parts: str) -> str:

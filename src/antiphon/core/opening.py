@@ -21,7 +21,7 @@ from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.rules import Checks, Finding, Seating
-from antiphon.core.step import Admitted, record, said_by_hub, step
+from antiphon.core.step import Admitted, record, recorded, said_by_hub, step
 
 MOST_WARNINGS = 50
 """How many are told in full; of the others their number."""
@@ -32,19 +32,15 @@ def opening(
 ) -> Admitted:
     """The first batch of a channel, with what a check of its rules warns of. `willing` accept every invitation."""
     guests = [seat.name for seat in created.participants if seat.name != created.creator]
-    invites = [_invitation(created, guest, new_id()) for guest in guests]
     drafts = [
         said_by_hub(EV_CHANNEL_CREATED, data_of(created), audience=[OPERATORS]),
         *_warnings(findings_on(laws.adapter, created)),
-        *invites,
-        *(answer(invite, accepted=True) for invite in invites if guest_of(invite) in willing),
+        *(_invitation(created, guest) for guest in guests),
     ]
-    batch: list[Envelope] = []
-    for draft in drafts:
-        admitted = record(fold, draft, laws=laws, at=at, new_id=new_id)
-        batch.extend(admitted.batch)
-        fold = admitted.fold
-    return Admitted(tuple(batch), fold)
+    begun = recorded(fold, drafts, laws=laws, at=at, new_id=new_id)
+    answers = [answer(invite, accepted=True) for invite in invitations(begun.batch) if guest_of(invite) in willing]
+    answered = recorded(begun.fold, answers, laws=laws, at=at, new_id=new_id)
+    return Admitted((*begun.batch, *answered.batch), answered.fold)
 
 
 def said_first(fold: Fold, words: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
@@ -99,15 +95,14 @@ def _warnings(findings: Iterable[Finding]) -> list[Envelope]:
     return [said_by_hub(EV_GRAPH_WARNED, data, audience=[OPERATORS])]
 
 
-def _invitation(created: Created, guest: str, envelope_id: str) -> Envelope:
+def _invitation(created: Created, guest: str) -> Envelope:
     """The invitation of one guest."""
     data: Json = {
         "type": created.type,
         "creator": created.creator,
         "participants": [seat.name for seat in created.participants],
     }
-    draft = said_by_hub(EV_CHANNEL_INVITE, data, audience=[guest])
-    return Envelope(envelope_id, "", draft.sender_id, draft.audience, draft.event_type, draft.event_data)
+    return said_by_hub(EV_CHANNEL_INVITE, data, audience=[guest])
 
 
 def answer(invite: Envelope, *, accepted: bool, reason: str = "") -> Envelope:

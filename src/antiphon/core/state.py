@@ -120,6 +120,8 @@ class State(msgspec.Struct, frozen=True):
     """Whether anything was said since the turn was last given."""
     heard: int = 0
     """Up to where everything was heard elsewhere, in the channel that this one is a fork of."""
+    newest_id: str = ""
+    """The last of the time-ordered ids in the log: the next one sorts behind it."""
     erased: bool = False
     """Whether the content of the log was erased: tombstones are left."""
 

@@ -7,6 +7,8 @@ Rule 3: what follows from an envelope are a few more (`consequences`), each of w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from antiphon.core.decision import Assign, Close, Decision, RuleError, Wait
@@ -38,7 +40,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.evolve import CLOCK_SET
 from antiphon.core.guard import NO_BREAKS, Breaks, Deadline, Deny, Later
-from antiphon.core.ids import IdSource, derived_id
+from antiphon.core.ids import IdSource, derived_id, sorted_behind
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
@@ -56,6 +58,8 @@ class Admitted(msgspec.Struct, frozen=True):
 
     batch: tuple[Envelope, ...]
     fold: Fold
+    copied: int = 0
+    """How many of its envelopes, from the first on, are copies of recorded ones: they were checked before."""
 
 
 def step(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny | Later:
@@ -77,6 +81,16 @@ def record(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSo
         fold = laws.fold(fold, envelope)
         batch.append(envelope)
         following += consequences(laws, fold, envelope)
+    return Admitted(tuple(batch), fold)
+
+
+def recorded(fold: Fold, drafts: Iterable[Envelope], *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted:
+    """Record several drafts that need no judgement, one after the other, as one batch."""
+    batch: list[Envelope] = []
+    for draft in drafts:
+        admitted = record(fold, draft, laws=laws, at=at, new_id=new_id)
+        batch.extend(admitted.batch)
+        fold = admitted.fold
     return Admitted(tuple(batch), fold)
 
 
@@ -112,9 +126,12 @@ def pending(state: State) -> tuple[Turn, ...]:
 
 
 def stamped(draft: Envelope, state: State, *, at: Instant, new_id: IdSource) -> Envelope:
-    """The draft as the next envelope of the log."""
+    """The draft as the next envelope of the log. An id that it is given sorts behind all that were given before.
+
+    The source of ids does not know the log: its clock may have been set back, or be that of another machine.
+    """
     return Envelope(
-        draft.envelope_id or new_id(),
+        draft.envelope_id or sorted_behind(new_id(), state.newest_id),
         state.channel_id,
         draft.sender_id,
         draft.audience,

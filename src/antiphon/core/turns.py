@@ -16,7 +16,7 @@ from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.state import State, Turn
-from antiphon.core.step import Admitted, next_to_answer, pending, record, said_by_hub, step, turn_failed
+from antiphon.core.step import Admitted, next_to_answer, pending, record, recorded, said_by_hub, step, turn_failed
 
 FENCED = "fenced"
 
@@ -72,14 +72,7 @@ def claimed(fold: Fold, seen: Turn, owner: str, *, laws: Laws, at: Instant, new_
 def written(fold: Fold, work: Work, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
     """Record entries of the journal."""
     refusal = _fenced(fold.state, work.claim)
-    if refusal is not None:
-        return refusal
-    batch: list[Envelope] = []
-    for entry in work.entries:
-        admitted = record(fold, entry, laws=laws, at=at, new_id=new_id)
-        batch.extend(admitted.batch)
-        fold = admitted.fold
-    return Admitted(tuple(batch), fold)
+    return refusal or recorded(fold, work.entries, laws=laws, at=at, new_id=new_id)
 
 
 def released(fold: Fold, work: Work, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:

@@ -68,6 +68,8 @@ class Notes:
         self.progressed: Callable[[], None] = _ignore
         """Called when a call of this attempt has returned, and that is recorded."""
         self._kept: list[Envelope] = []
+        self._planned: tuple[Envelope, ...] = ()
+        """What was last offered to the store behind the claim, with the ids it was given: it may be recorded."""
 
     def keep(self, event_type: str, event: msgspec.Struct) -> None:
         """Write this together with whatever is written next."""
@@ -89,10 +91,7 @@ class Notes:
 
     async def end(self, ending: Ending) -> None:
         """End the turn with what its speaker says; `Denied` if it may not be said."""
-        await self._write(
-            lambda fold, work, laws, at: ended(fold, work, ending, laws=laws, at=at, new_id=self._new_id),
-            ending.said[0],
-        )
+        await self._write(lambda fold, work, laws, at: ended(fold, work, ending, laws=laws, at=at, new_id=self._new_id))
 
     async def fail(self, failure: Failure) -> None:
         """End the turn without an answer."""
@@ -116,8 +115,8 @@ class Notes:
         for left in reversed(range(TRIES)):
             try:
                 await self._submit(
-                    lambda fold, laws, at: released(fold, work, laws=laws, at=at, new_id=self._new_id),
-                    entries[0] if entries else None,
+                    lambda fold, laws, at: self._noted(released(fold, work, laws=laws, at=at, new_id=self._new_id)),
+                    self._as_planned(entries[0]) if entries else None,
                 )
                 return
             except (OutcomeUnknown, StoreUnavailable):
@@ -133,13 +132,13 @@ class Notes:
         if isinstance(error, str):
             data[ERRORS[event_type]] = redacted(error)
         audience = audience_of(self.turn) if event_type == EV_CALL_DOUBTED else [OPERATORS]  # a person hears of a doubt
-        return Envelope(self._new_id(), "", HUB, audience, event_type, data, self.turn.cause)
+        return Envelope("", "", HUB, audience, event_type, data, self.turn.cause)
 
-    async def _write(self, write: Write, said: Envelope | None = None) -> None:
+    async def _write(self, write: Write) -> None:
         """Have it recorded. If that is cut off, what calls came to is kept; that they start need not be."""
         work, self._kept = Work(self._claim, tuple(self._kept)), []
         try:
-            await self._offer(write, work, said)
+            await self._offer(write, work)
         except Denied as denied:
             self._kept = [*work.entries, *self._kept]
             if denied.reason == FENCED:
@@ -152,16 +151,16 @@ class Notes:
         if any(entry.event_type in OUTCOMES for entry in work.entries):
             self.progressed()
 
-    async def _offer(self, write: Write, work: Work, said: Envelope | None) -> None:
-        """Offer it until the store takes it. It keeps its ids, so that it is recorded once."""
-        again: Envelope | None = None
+    async def _offer(self, write: Write, work: Work) -> None:
+        """Offer it until the store takes it. What may be recorded is looked for by its id, so it is recorded once."""
+        self._planned = ()
         while True:
+            again = self._planned[0] if self._planned else None
             try:
                 await self._submit(lambda fold, laws, at: self._plan(write, work, fold, laws=laws, at=at), again)
                 return
             except (OutcomeUnknown, StoreUnavailable) as error:
                 log.warning("turn %s of %s waits for the store: %s", self.turn.turn_id, self._channel_id, error)
-                again = work.entries[0] if work.entries else said
                 await self._clock.wait(asyncio.Event(), after(self._clock.now(), RETRY))
 
     async def _submit(self, plan: Plan, again: Envelope | None) -> None:
@@ -170,12 +169,22 @@ class Notes:
     def _plan(self, write: Write, work: Work, fold: Fold, *, laws: Laws, at: Instant) -> Admitted | Deny:
         """The claim, if it is not written yet, and what follows it, as one batch."""
         if self.claimed or self._is_ours(fold):
-            return write(fold, work, laws, at)
+            return self._noted(write(fold, work, laws, at))
         claim = claimed(fold, self.turn, self._owner, laws=laws, at=at, new_id=self._new_id)
         if isinstance(claim, Deny):
             return claim
-        rest = write(claim.fold, work, laws, at)
+        rest = self._noted(write(claim.fold, work, laws, at))
         return rest if isinstance(rest, Deny) else Admitted((*claim.batch, *rest.batch), rest.fold)
+
+    def _noted(self, outcome: Admitted | Deny) -> Admitted | Deny:
+        """Remember what is offered now. What was offered before is known not to be recorded once this is planned."""
+        if isinstance(outcome, Admitted):
+            self._planned = outcome.batch
+        return outcome
+
+    def _as_planned(self, entry: Envelope) -> Envelope | None:
+        """An entry as it was last offered; None if it never was. Stamping it has left its data as it is."""
+        return next((each for each in self._planned if each.event_data is entry.event_data), None)
 
     def _is_ours(self, fold: Fold) -> bool:
         """Whether the claim was recorded although nobody said so."""

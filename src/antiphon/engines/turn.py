@@ -25,7 +25,6 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, StoreError, TooLarge
 from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CONTEXT_SET
 from antiphon.core.guard import Deny
-from antiphon.core.ids import derived_id
 from antiphon.core.instants import after
 from antiphon.core.journal import journal_of
 from antiphon.core.state import Turn
@@ -252,10 +251,9 @@ class Turns:
         drafts = (
             packet_of(live, said, context, who=who, private=private) if packets else texts_of(said, context, who=who)
         )
-        reply_id = derived_id(live.state.channel_id, turn.turn_id, "reply")
         envelopes = tuple(
             Envelope(
-                reply_id if place == len(drafts) - 1 else self._place.new_id(),
+                "",
                 live.state.channel_id,
                 agent.name,
                 None if event_type == EV_CONTEXT_SET else audience,
@@ -263,7 +261,7 @@ class Turns:
                 data,
                 turn.cause,
             )
-            for place, (event_type, data) in enumerate(drafts)
+            for event_type, data in drafts
         )
         for envelope in envelopes:
             denial = check_event(envelope)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 
-from antiphon.core.ids import uuid7
-
-_FREE_BITS = 74
+from antiphon.core.ids import FREE_BITS, uuid7
 
 
 class TimeOrderedIds:
@@ -20,9 +18,9 @@ class TimeOrderedIds:
     def __call__(self) -> str:
         now = time.time_ns() // 1_000_000
         if now > self._millisecond:
-            self._millisecond, self._bits = now, secrets.randbits(_FREE_BITS - 1)
+            self._millisecond, self._bits = now, secrets.randbits(FREE_BITS - 1)
         else:
             self._bits += 1 + (self._bits & 0xFF)
-        if self._bits >> _FREE_BITS:
-            self._millisecond, self._bits = self._millisecond + 1, secrets.randbits(_FREE_BITS - 1)
+        if self._bits >> FREE_BITS:
+            self._millisecond, self._bits = self._millisecond + 1, secrets.randbits(FREE_BITS - 1)
         return uuid7(self._millisecond, self._bits)
