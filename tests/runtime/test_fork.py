@@ -20,6 +20,7 @@ from antiphon import (
     AgentTarget,
     Asked,
     Channel,
+    Decision,
     Envelope,
     Expectation,
     Hub,
@@ -27,11 +28,15 @@ from antiphon import (
     Reply,
     Request,
     ScriptedModel,
+    Seats,
     State,
+    StoreUnavailable,
     Transition,
     TransitionGraph,
     UsageError,
+    Wait,
     calls,
+    register_adapter,
     register_condition,
     says,
     tool,
@@ -48,7 +53,9 @@ from antiphon.core.events import (
     EV_TURN_RELEASED,
 )
 from antiphon.core.replaying import replayed
+from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import ManualClock, canonical_digest
+from antiphon.testing.faults import Faults, with_faults
 from tests.hub.gates import soon, turns
 
 LINE = TransitionGraph.sequence(["ann", "bob", "ben"])
@@ -494,3 +501,68 @@ async def test_a_fork_survives_a_restart(clock: ManualClock, tmp_path: Path) -> 
         assert (last.asked, last.looked_up, last.ledger) == (1, 0, {})
         await (await last.held_by("ben", fork)).send("thank you")
         assert found.state.close_reason == "sequence_complete"
+
+
+@register_adapter
+class Counted:
+    """A free channel that counts, over all its folds, how many envelopes were folded."""
+
+    name: ClassVar[str] = "counted"
+    seats: ClassVar[Seats] = Seats(2, 2)
+    ordered: ClassVar[bool] = False
+    knobs: ClassVar[frozenset[str]] = frozenset()
+    expectations: ClassVar[tuple[Expectation, ...]] = ()
+    memory: ClassVar[type] = int
+    folded: ClassVar[int] = 0
+
+    def __init__(self, knobs: dict[str, object]) -> None:
+        pass
+
+    def evolve(self, memory: int, envelope: Envelope) -> int:
+        Counted.folded += 1
+        return memory + 1
+
+    def decide(self, memory: int, state: State, envelope: Envelope) -> Decision:
+        return Wait()
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:///{}/team.db"])
+async def test_a_long_fork_lets_others_have_the_event_loop(tmp_path: Path, url: str) -> None:
+    """Counted in envelopes, not in seconds: how many are folded between two turns of another task."""
+    async with Hub.open(url.format(tmp_path), engine=None) as hub:
+        ann = await hub.register("ann")
+        await hub.register("ben")
+        channel = await ann.open(type="counted", target="ben")
+        await asyncio.gather(*(channel.send(f"text {number}") for number in range(2000)))
+        forking = asyncio.ensure_future(channel.fork(at=channel.state.sequence))
+        most = 0
+        while not forking.done():
+            before = Counted.folded
+            await asyncio.sleep(0)
+            most = max(most, Counted.folded - before)
+        fork = await forking
+        assert 0 < most <= 250
+        original = await hub.log(channel.channel_id)
+        copied = await hub.log(fork.channel_id)
+        assert [each.event_data for each in copied[: len(original)]] == [each.event_data for each in original]
+        ids = [each.envelope_id for each in copied]
+        assert ids == sorted(set(ids))
+
+
+async def test_a_fork_that_is_not_recorded_leaves_no_channel(tmp_path: Path) -> None:
+    faults = Faults()
+    store = with_faults(await SqliteStore.open(tmp_path / "team.db"), faults)
+    hub = await Hub.over(store, engine=None)
+    ann = await hub.register("ann")
+    await hub.register("ben")
+    channel = await ann.open(target="ben")
+    await asyncio.gather(*(channel.send(f"text {number}") for number in range(1500)))
+    known = {row.channel_id for row in await hub.channels(system=True)}
+    faults.fail_every = 1
+    with pytest.raises(StoreUnavailable):
+        await channel.fork(at=1200)
+    faults.fail_every = 0
+    assert set(await store.names()) == known
+    await channel.fork(at=1200)
+    assert len(await store.names()) == len(known) + 1
+    await hub.close()

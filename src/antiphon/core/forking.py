@@ -7,8 +7,10 @@ Rule 3: a place at which a call is under way is none to fork at: nobody could sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
+
+import msgspec
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import UsageError
@@ -21,22 +23,49 @@ from antiphon.core.events import (
     Forked,
     data_of,
 )
-from antiphon.core.ids import IdSource, derived_id
+from antiphon.core.ids import IdSource, derived_id, sorted_behind
 from antiphon.core.instants import Instant
 from antiphon.core.journal import journal_of
 from antiphon.core.laws import Fold, Laws
-from antiphon.core.step import Admitted, record, said_by_hub
+from antiphon.core.state import State
+from antiphon.core.step import Admitted, record, recorded, said_by_hub
 from antiphon.core.turns import noted
 
 OPEN = "active"
+SLICE = 100
+"""How many envelopes are copied at once."""
 UNDECIDED = frozenset({EV_RULE_FAILED, EV_EXPECTATION_MISSED})
 """What stands before a decision that was made together with it."""
 
 
-def check_place(prefix: Sequence[Envelope], laws: Laws) -> None:
-    """`UsageError` unless a channel can go on from the end of this part of a log."""
+class Copy(msgspec.Struct, frozen=True):
+    """A part of a log, copied for another channel: all but its last envelope are folded."""
+
+    batch: list[Envelope]
+    fold: Fold
+    last: Envelope
+
+
+def copying(
+    channel_id: str, prefix: Sequence[Envelope], *, laws: Laws, new_id: IdSource
+) -> Generator[None, None, Copy]:
+    """Copy a part of a log for a new channel; it is given back as the generator's value.
+
+    It yields every few envelopes, so that whoever drives it can let others have the event loop.
+    """
+    fold, batch, ids = laws.begin(channel_id), list[Envelope](), dict[str, str]()
+    for envelope in prefix[:-1]:
+        copy = _copied(envelope, fold.state, ids, new_id=new_id)
+        fold = laws.fold(fold, copy)
+        batch.append(copy)
+        if len(batch) % SLICE == 0:
+            yield
+    return Copy(batch, fold, _copied(prefix[-1], fold.state, ids, new_id=new_id))
+
+
+def check_place(prefix: Sequence[Envelope], state: State) -> None:
+    """`UsageError` unless a channel can go on from the end of this part of a log, which folds to this state."""
     at = len(prefix)
-    state = laws.fold_all(laws.begin(prefix[0].channel_id), prefix).state
     if state.status == "invited":
         raise UsageError(f"at is {at}, before the channel was opened; fork behind its first turn.assigned")
     if state.status != OPEN:
@@ -44,7 +73,7 @@ def check_place(prefix: Sequence[Envelope], laws: Laws) -> None:
     if prefix[-1].event_type in UNDECIDED:
         raise UsageError(f"at is {at}, in the middle of a decision; fork at what it followed from, or behind it")
     for turn in state.owed:
-        calls = journal_of(prefix, turn.turn_id)
+        calls = journal_of(prefix[turn.sequence :], turn.turn_id)
         index = next((index for index, entry in calls.items() if entry.in_flight), None)
         if index is not None or turn.doubts:
             raise UsageError(f"at is {at}, where call {index} of turn {turn.turn_id} is under way; fork elsewhere")
@@ -57,34 +86,24 @@ def last_said(prefix: Sequence[Envelope]) -> int:
     return next((each.sequence for each in reversed(prefix) if each.event_type in SUBSTANTIVE), 0)
 
 
-def forked(
-    fold: Fold, prefix: Sequence[Envelope], provenance: Forked, *, laws: Laws, at: Instant, new_id: IdSource
-) -> Admitted:
+def forked(copy: Copy, provenance: Forked, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted:
     """The first batch of a fork: the copy, what follows from it, and where it comes from."""
-    channel_id = fold.state.channel_id
-    copies = [_copied(envelope, channel_id) for envelope in prefix]
-    batch = list(copies[:-1])
-    fold = laws.fold_all(fold, batch)
-    drafts = [copies[-1], said_by_hub(EV_CHANNEL_FORKED, data_of(provenance))]
-    for draft in drafts:
-        admitted = record(fold, draft, laws=laws, at=draft.created_at or at, new_id=new_id)
-        batch.extend(admitted.batch)
-        fold = admitted.fold
-    for note in _released(fold):
-        admitted = record(fold, note, laws=laws, at=at, new_id=new_id)
-        batch.extend(admitted.batch)
-        fold = admitted.fold
-    return Admitted(tuple(batch), fold)
+    last = record(copy.fold, copy.last, laws=laws, at=copy.last.created_at or at, new_id=new_id)
+    told = record(last.fold, said_by_hub(EV_CHANNEL_FORKED, data_of(provenance)), laws=laws, at=at, new_id=new_id)
+    freed = recorded(told.fold, _released(told.fold), laws=laws, at=at, new_id=new_id)
+    batch = (*copy.batch, *last.batch, *told.batch, *freed.batch)
+    return Admitted(batch, freed.fold, copied=len(copy.batch) + 1)
 
 
-def _copied(envelope: Envelope, channel_id: str) -> Envelope:
-    """The same fact in another channel. Ids follow from the old ones, so that causes are still found."""
-    cause = envelope.causation_id
+def _copied(envelope: Envelope, state: State, ids: dict[str, str], *, new_id: IdSource) -> Envelope:
+    """The same fact in another channel, under a new id, which is noted so that causes are still found."""
+    channel_id, cause = state.channel_id, envelope.causation_id
+    ids[envelope.envelope_id] = copied_id = sorted_behind(new_id(), state.newest_id)
     return replace(
         envelope,
-        envelope_id=derived_id(channel_id, envelope.envelope_id),
+        envelope_id=copied_id,
         channel_id=channel_id,
-        causation_id=None if cause is None else derived_id(channel_id, cause),
+        causation_id=None if cause is None else ids.get(cause) or derived_id(channel_id, cause),
     )
 
 

@@ -85,7 +85,7 @@ def planned(plan: Plan, fold: Fold, laws: Laws, *, at: Instant) -> Admitted | De
         return Deny("rules_failed", redacted_error(error))
     if not isinstance(outcome, Admitted) or len(outcome.batch) <= 1:
         return outcome
-    following = (check_data(each) for each in outcome.batch[1:] if _is_new(each))
+    following = (check_data(each) for each in outcome.batch[max(1, outcome.copied) :] if _is_new(each))
     wrong = next(filter(None, following), None)
     if wrong:
         return Deny("rules_failed", f"what follows cannot be recorded: {wrong.detail}")

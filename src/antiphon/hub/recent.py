@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from antiphon.core.codec import decode, encode
 from antiphon.core.envelope import Envelope
@@ -19,9 +19,11 @@ class Recent:
         self._records: deque[tuple[int, bytes]] = deque()
         self._size = 0
 
-    def add(self, batch: Iterable[Envelope]) -> None:
-        """Keep these too, and let go of the oldest."""
-        for envelope in batch:
+    def add(self, batch: Sequence[Envelope]) -> None:
+        """Keep these too, and let go of the oldest. Of a long batch only the end is looked at."""
+        if len(batch) > MOST:
+            self.clear()
+        for envelope in batch[-MOST:]:
             record = encode(envelope)
             self._records.append((envelope.sequence, record))
             self._size += len(record)

@@ -1,7 +1,7 @@
 """The store that forgets: the reference that every other store is compared with.
 
 Rule 1: records are kept as bytes and decoded anew for every reader, so that nobody can change what is recorded.
-Rule 2: no method waits, so each is one step for everybody else.
+Rule 2: no method waits once it has begun to look or to change, so each is one step for everybody else.
 Rule 3: what a call costs depends on what it is given, never on the length of a log.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice, repeat
 
 import msgspec
 
@@ -44,7 +44,7 @@ from antiphon.store.records import (
     judged,
     opened,
     place_of,
-    records_of,
+    records_in_slices,
 )
 from antiphon.store.rows import MOVES_A_ROW, check_ended, erased_row, rebuilt, row_after
 
@@ -83,9 +83,9 @@ class _Channel:
         place = self.places.get(envelope_id)
         return None if place is None else self.envelope(place)
 
-    def record(self, envelope: Envelope, record: bytes) -> None:
-        self.records.append(record)
-        self.places[envelope.envelope_id] = self.head
+    def record(self, batch: Sequence[Envelope], records: Sequence[bytes]) -> None:
+        self.places.update(zip((envelope.envelope_id for envelope in batch), count(self.head + 1), strict=False))
+        self.records.extend(records)
 
     def erase(self) -> None:
         left = [tombstone(self.envelope(place)) for place in range(1, self.head + 1)]
@@ -128,7 +128,8 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
     ) -> Appended:
         """Record a batch at `expected`."""
-        records = records_of(channel, batch)
+        batch = tuple(batch)  # a long one is encoded in slices, and may be changed meanwhile
+        records = await records_in_slices(channel, batch)
         log = self._known(channel) or _Channel(channel)
         appended = judged(batch, expected=expected, head=log.head, find=log.find)
         if appended.duplicate:
@@ -136,10 +137,10 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         if not log.head:
             self._channels[channel] = log
             insort(self._names, channel)
+        log.record(batch, records)
+        self._places.extend(zip(repeat(channel), range(appended.first, appended.last + 1), strict=False))
         row = log.row
-        for envelope, record in zip(batch, records, strict=True):
-            log.record(envelope, record)
-            self._places.append((channel, log.head))
+        for envelope in batch:
             if envelope.event_type in MOVES_A_ROW:
                 row = row_after(row, envelope)
         if due is not None:

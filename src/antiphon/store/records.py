@@ -11,6 +11,7 @@ Both what a store takes and what it gives pass through here, so that every store
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ MAX_RECORD = MAX_BYTES + 16 * 1024
 PAGE_BYTES = 1024 * 1024
 """The size of the records that are read at once. A page with one record may be larger."""
 """Room for the largest event data and the nine other fields."""
+SLICE = 1000
+"""How many envelopes are encoded at once."""
 MOST = 2**63 - 1
 """The highest number that every store can count to."""
 
@@ -84,6 +87,17 @@ def records_of(channel: str, batch: Sequence[Envelope]) -> list[bytes]:
     largest = max(map(len, records))
     if largest > MAX_RECORD:
         raise TooLarge(channel, largest, MAX_RECORD)
+    return records
+
+
+async def records_in_slices(channel: str, batch: Sequence[Envelope]) -> list[bytes]:
+    """The same, letting others have the event loop in between if the batch is long."""
+    if len(batch) <= SLICE:
+        return records_of(channel, batch)
+    records: list[bytes] = []
+    for begin in range(0, len(batch), SLICE):
+        records += records_of(channel, batch[begin : begin + SLICE])
+        await asyncio.sleep(0)
     return records
 
 

@@ -36,7 +36,7 @@ from antiphon.store.protocol import (
     StoreCaps,
     TailBatch,
 )
-from antiphon.store.records import MAX_RECORD, check_number, check_position, check_stretch, place_of, records_of
+from antiphon.store.records import MAX_RECORD, check_number, check_position, check_stretch, place_of, records_in_slices
 from antiphon.store.sqlite_appends import Append
 from antiphon.store.sqlite_connection import Connect, Connection, connect
 from antiphon.store.sqlite_identity import FileIdentity
@@ -119,7 +119,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
     ) -> Appended:
         """Record a batch at `expected`, together with whatever else waits to be recorded."""
         batch = tuple(batch)  # it is looked at again in another thread
-        records = records_of(channel, batch)
+        records = await records_in_slices(channel, batch)
         done: asyncio.Future[Appended] = self._loop.create_future()
         self._writing().append(Append(channel, batch, records, expected, due, done))
         return await done
