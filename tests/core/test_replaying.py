@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,7 +27,7 @@ from antiphon import (
     register_condition,
 )
 from antiphon.core.events import EV_CHANNEL_CLOSED, EV_RULE_FAILED, EV_TURN_ASSIGNED, Forked
-from antiphon.core.forking import forked
+from antiphon.core.forking import Copy, copying, forked
 from antiphon.core.replaying import Replay, replayed
 from antiphon.core.step import step
 from antiphon.core.turns import Claim
@@ -212,12 +213,22 @@ def by_time() -> Scene:
     return scene
 
 
+def copied(work: Generator[None, None, Copy]) -> Copy:
+    """The copy, made at once."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as end:
+        copy: Copy = end.value
+        return copy
+
+
 def by_a_fork() -> Scene:
     scene = played()
     place = next(each.sequence for each in scene.log if each.sender_id == "ada" and each.event_type == "ag2.packet")
-    begun = scene.laws.begin("there")
     origin = Forked("here", place, "ann", at(3))
-    made = forked(begun, scene.log[:place], origin, laws=scene.laws, at=at(99), new_id=scene.new_id)
+    copy = copied(copying("there", scene.log[:place], laws=scene.laws, new_id=scene.new_id))
+    made = forked(copy, origin, laws=scene.laws, at=at(99), new_id=scene.new_id)
     scene.log, scene.fold = list(made.batch), made.fold
     agent_says(scene, packed("bob"))
     return scene

@@ -24,7 +24,7 @@ from antiphon.hub.redacting import redacted
 
 AUDIT = "system:audit"
 BURST = 100
-LONGEST = 64
+LONGEST = 128
 MALFORMED = "malformed"
 """Stands for a sender or an event type that cannot be one, and so may be any text."""
 PER_SECOND = 1.0
