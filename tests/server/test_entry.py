@@ -129,7 +129,7 @@ async def test_a_channel_of_others_is_like_one_that_is_not_there() -> None:
         before = await here.hub.log(channel_id)
         checked = 0
         for verb in GUARDED:
-            if "{channel_id}" in verb.path:
+            if "{channel_id}" in verb.path and verb.scope != "operate":  # for which a scope is missing, whoever's it is
                 absent = (await ask(eve, verb)).text
                 for place in (channel_id, system):
                     strange = await ask(eve, verb, channel_id=place)

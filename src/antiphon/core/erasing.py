@@ -8,9 +8,22 @@ Rule 3: only the hub writes tombstones, so that data of a participant is never m
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from antiphon.core.envelope import HUB, OPERATORS, Envelope
-from antiphon.core.events import EV_CHANNEL_CLOSED, Created, Json, data_of, event_of
+from antiphon.core.events import (
+    EV_CHANNEL_CLOSED,
+    Closed,
+    Created,
+    Event,
+    Expired,
+    Json,
+    Opened,
+    data_of,
+    event_of,
+)
 from antiphon.core.ids import derived_id
+from antiphon.core.state import State
 
 ERASED = "erased"
 """The mark in the data of a tombstone, and the close reason of an erased channel."""
@@ -43,3 +56,18 @@ def _remains(envelope: Envelope) -> Json:
     if isinstance(event, Created):
         return {ERASED: True, **data_of(Created(event.type, "", []))}
     return {ERASED: True, "reason": ERASED} if envelope.event_type == EV_CHANNEL_CLOSED else {ERASED: True}
+
+
+def buried(state: State, event: Event) -> State:
+    """The state after a tombstone: how far the channel had come, and nothing of what was in it."""
+    match event:
+        case Created(type=kind):
+            return replace(state, type=kind, created_at=state.updated_at)
+        case Opened() if not state.ended:
+            return replace(state, status="active")
+        case Expired():
+            return replace(state, status="expired", close_reason=ERASED)
+        case Closed():
+            return replace(state, status="expired" if state.ended else "closed", close_reason=ERASED)
+        case _:
+            return state

@@ -118,7 +118,7 @@ class StoreRefused(StoreError):
     """The store cannot be used at all: foreign, newer, unreadable, or owned by another hub. Retrying does not help."""
 
 
-class StoreGone(StoreRefused):
+class StoreGone(StoreError):
     """The file of the store was deleted, replaced or moved away while it was open. Put it back, and open the hub again.
 
     Whether the call that met this was recorded is unknown: it may be in the file that was moved away.

@@ -1,6 +1,6 @@
 """How facts change a channel's state.
 
-Rule 1: every change of State happens in this file and nowhere else.
+Rule 1: every change of State happens in this file and nowhere else, but for tombstones: see `erasing`.
 Rule 2: nothing here can fail. A strange envelope is a fact too; it just moves nothing.
 Rule 3: nothing here decides. If you are reaching for a rule or a limit, see `rules` or `guard`.
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.core.codec import copied
 from antiphon.core.envelope import HUB, Envelope
-from antiphon.core.erasing import ERASED, is_erased
+from antiphon.core.erasing import ERASED, buried, is_erased
 from antiphon.core.events import (
     ASIDE,
     EV_CALL_CONFLICTED,
@@ -53,7 +53,7 @@ from antiphon.core.events import (
     event_of,
 )
 from antiphon.core.ids import is_time_ordered
-from antiphon.core.instants import NEVER, Instant, after, moment, seconds_between
+from antiphon.core.instants import NEVER, Instant, after, expiry, moment, seconds_between
 from antiphon.core.state import State, Turn
 
 AGENT = "agent"
@@ -70,7 +70,7 @@ def evolve(state: State, envelope: Envelope) -> State:
     if state.newest_id < envelope.envelope_id and is_time_ordered(envelope.envelope_id):
         state = replace(state, newest_id=envelope.envelope_id)
     if ERASED in envelope.event_data and is_erased(envelope):
-        return _buried(replace(state, sequence=envelope.sequence, updated_at=at, erased=True), event_of(envelope))
+        return buried(replace(state, sequence=envelope.sequence, updated_at=at, erased=True), event_of(envelope))
     if state.ended or envelope.event_type in MOVES_NOTHING:
         return replace(state, sequence=envelope.sequence, updated_at=at)
     event = event_of(envelope)
@@ -92,21 +92,6 @@ def _moved(state: State, envelope: Envelope, event: Event) -> State:
         case _:
             worked = _worked(state, event) if state.owed and envelope.sender_id == HUB else None
             return _lived(state, envelope, event) if worked is None else worked
-
-
-def _buried(state: State, event: Event) -> State:
-    """The state after a tombstone: how far the channel had come, and nothing of what was in it."""
-    match event:
-        case Created(type=kind):
-            return replace(state, type=kind, created_at=state.updated_at)
-        case Opened() if not state.ended:
-            return replace(state, status="active")
-        case Expired():
-            return replace(state, status="expired", close_reason=ERASED)
-        case Closed():
-            return replace(state, status="expired" if state.ended else "closed", close_reason=ERASED)
-        case _:
-            return state
 
 
 def _lived(state: State, envelope: Envelope, event: Event) -> State:
@@ -144,7 +129,7 @@ def _created(state: State, envelope: Envelope, event: Created) -> State:
         knobs=copied(event.knobs),
         ordered=event.ordered,
         created_at=at,
-        expires_at=_expiry(at, event.ttl),
+        expires_at=expiry(at, event.ttl),
         awaiting=tuple(seat.name for seat in event.participants if seat.name != event.creator),
         context_vars=copied(event.context_vars),
         active=event.active or {},
@@ -170,13 +155,6 @@ def _extended(state: State, since: Instant, reason: str) -> State:
     if reason == CLOCK_SET:
         return replace(state, clock_set_at=since, tasks=tasks)
     return replace(state, resumed_at=since, tasks=tasks)
-
-
-def _expiry(at: str, ttl: float | None) -> str:
-    try:
-        return NEVER if ttl is None else after(at, ttl)
-    except ValueError:
-        return NEVER
 
 
 def _spoken(state: State, envelope: Envelope) -> State:

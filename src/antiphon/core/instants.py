@@ -38,3 +38,11 @@ def after(at: Instant, seconds: float) -> Instant:
 def seconds_between(earlier: Instant, later: Instant) -> float:
     """How many seconds lie between two instants; negative if they are the other way round."""
     return (moment(later) - moment(earlier)).total_seconds()
+
+
+def expiry(at: Instant, ttl: float | None) -> Instant:
+    """When a time to live that began at an instant is over; never, if there is none, or no such date."""
+    try:
+        return NEVER if ttl is None else after(at, ttl)
+    except ValueError:
+        return NEVER
