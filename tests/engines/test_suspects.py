@@ -10,6 +10,9 @@ import pytest
 from antiphon import Agent, Channel, Denied, Limits, Reply, Request, UsageError, calls, delegate, says, tool
 from antiphon.core.instants import seconds_between
 from antiphon.core.recovery import LONGEST_PAUSE, pause_after
+from antiphon.engines.local import LocalEngine
+from antiphon.testing.takeover_checks import Mind as LongMind
+from antiphon.testing.takeover_checks import Scene
 from tests.engines.crashes import Crashes, Mind, crashes, so
 from tests.hub.gates import turns
 
@@ -412,3 +415,24 @@ async def test_a_person_is_told_instead_of_waiting_for_a_suspended_turn() -> Non
         with pytest.raises(Denied, match="waits for a person") as denied:
             await (await place.held_by("ann")).send("Hello?")
         assert denied.value.reason == "suspended"
+
+
+async def test_a_lost_lease_that_its_owner_notices_is_no_crash() -> None:
+    """The store gives no leases for a while. The process lives, and goes on when it has one again, without a pause."""
+    scene = Scene(LocalEngine)
+    try:
+        mind = LongMind(says("still here"))
+        hub = await scene.hub(mind)
+        await scene.ask(hub, mind)
+        scene.store.without_leases = True
+        await scene.pass_time(3)
+        log = [envelope.event_type.split(".", 1)[1] for envelope in await scene.store.log(scene.channel_id)]
+        assert log[-1] == "turn.released"
+        scene.store.without_leases = False
+        mind.may_speak.set()
+        await scene.pass_time(5)
+        assert await scene.answers() == ["still here"]
+        log = [envelope.event_type.split(".", 1)[1] for envelope in await scene.store.log(scene.channel_id)]
+        assert (log.count("turn.claimed"), log.count("turn.delayed")) == (2, 0)
+    finally:
+        await scene.close()

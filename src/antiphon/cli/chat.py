@@ -31,13 +31,14 @@ from antiphon.runtime.events import (
     ToolUsageEvent,
 )
 from antiphon.runtime.invoking import USER
-from antiphon.runtime.told import IN_DOUBT
+from antiphon.runtime.told import IN_DOUBT, SUSPENDED
 
 HELP = "request_help"
 LONGEST = 200
 """How much is shown of what a tool was asked and has answered."""
 LONGEST_REASON = 600
 SET_IN = "  "
+DECIDING = "`/settle again` attempts the turn again, `/settle TEXT` is recorded as its answer"
 SETTLING = "say what became of it: `/settle TEXT` is what it came to, `/settle again` has it made again"
 
 
@@ -214,6 +215,10 @@ def _ended(event: FinalStateEvent | Unanswered) -> Iterator[list[str | Cell]]:
         case FinalStateEvent(stopped=stopped, detail=detail) if stopped == IN_DOUBT:
             yield [SET_IN, Cell("stopped: in_doubt", "yellow"), f": {one_line(doubt_of(detail), LONGEST_REASON)}"]
             yield [SET_IN, Cell(SETTLING, "dim")]
+        case FinalStateEvent(stopped=stopped, detail=detail) if stopped == SUSPENDED:
+            why = detail.partition("; decide what becomes of it")[0]
+            yield [SET_IN, Cell("stopped: suspended", "yellow"), f": {one_line(why, LONGEST_REASON)}"]
+            yield [SET_IN, Cell(DECIDING, "dim")]
         case FinalStateEvent(stopped=stopped, detail=detail):
             yield [SET_IN, Cell(f"stopped: {stopped}", "yellow"), _because(detail)]
         case Unanswered(agent=agent, stopped=stopped, detail=detail):

@@ -20,7 +20,9 @@ from antiphon.cli.options import shown_url
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.words import shown
 from antiphon.runtime.agent import Agent
+from antiphon.runtime.approvals import PersonDecision, decide
 from antiphon.runtime.channel import Channel
+from antiphon.runtime.deciding import approval_id_of
 from antiphon.runtime.events import AgentEvent, FinalStateEvent
 from antiphon.runtime.following import Numbered, following, told_by, with_tokens
 from antiphon.runtime.hub import Hub
@@ -204,12 +206,22 @@ async def unanswered(url: str, agent: Agent, thread_id: str) -> list[str]:
 
 
 async def settled(channel: Channel, word: str) -> str | None:
-    """Settle the first call in doubt; the message that its turn answers. `UsageError` if there is none."""
-    turn = next((turn for turn in channel.state.owed if turn.doubts), None)
+    """Settle the first call in doubt, or the first suspended turn; the message that its turn answers.
+
+    `UsageError` if there is neither.
+    """
+    state = channel.state
+    turn = next((turn for turn in state.owed if turn.waits_for_person), None)
     if turn is None:
         raise UsageError("No call is in doubt here.")
     if not word:
         raise UsageError("Say what became of it: `/settle again`, or `/settle` and what the call came to.")
+    if turn.suspended:
+        choice = PersonDecision("approve") if word == "again" else PersonDecision("respond", text=word)
+        desk, by = channel._desk, channel._speaker
+        kind = state.participants.get(by, "service")
+        await decide(desk, approval_id_of(state, turn, None), choice, by=by, kind=kind)
+        return turn.cause
     if word == "again":
         await channel.settle(turn.turn_id, turn.doubts[0], again=True)
     else:

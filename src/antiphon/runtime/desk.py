@@ -52,7 +52,7 @@ from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
 from antiphon.runtime.examining import Examination
 from antiphon.runtime.modelling import close_models
-from antiphon.runtime.permission import causation_denied, check_own_turn, denial_of_turns
+from antiphon.runtime.permission import causation_denied, check_own_turn, denial_of_turns, waits_for_a_turn
 from antiphon.store.protocol import Store
 
 log = logging.getLogger("antiphon.hub")
@@ -231,7 +231,8 @@ class Desk:
             return denial_of_turns(fold.state, outcome.fold.state) or outcome
 
         try:
-            envelope = await waiting_for_others(live.submit(plan, draft.priority, again))
+            work = live.submit(plan, draft.priority, again)
+            envelope = await (waiting_for_others(work) if waits_for_a_turn(live, draft) else work)
         except Denied as denied:
             raise await self.audit.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"

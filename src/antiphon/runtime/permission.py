@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from antiphon.agents.nesting import Lane
+from antiphon.agents.nesting import Lane, exclusive
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.events import Created
@@ -51,6 +51,11 @@ def check_own_turn(live: LiveChannel, draft: Envelope, lane: Lane) -> None:
             f"{draft.sender_id!r} cannot put in a word from inside of a turn of {lane[1]!r} here: it would wait "
             "for the end of that turn; return it from the tool, or send it when the turn is over"
         )
+
+
+def waits_for_a_turn(live: LiveChannel, draft: Envelope) -> bool:
+    """Whether a draft from inside of an exclusive run waits for the end of another turn, which may need its place."""
+    return exclusive.get() is not None and isinstance(live.laws.judge(live.fold, draft), Later)
 
 
 async def causation_denied(store: Log, live: LiveChannel, draft: Envelope) -> Denied | None:
