@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from antiphon import EV_TEXT, Envelope, Hub
+from antiphon.cli.chat import _ended
 from antiphon.cli.keepers import SECRET_VARIABLE
+from antiphon.cli.talk import settled
 from antiphon.core.events import EV_TURN_FAILED, EV_TURN_RESUMED
+from antiphon.runtime.events import FinalStateEvent
 from tests.cli.conftest import Run, typed
 from tests.cli.test_commands import sentence_of
-from tests.crash.loop_child import AGENT, agent
+from tests.crash.loop_child import AGENT, KILL, agent
 from tests.crash.test_crash_loop import begun
 from tests.server.houses import house
 
@@ -175,3 +178,21 @@ async def until_said(envelopes: AsyncGenerator[Envelope, None]) -> AsyncGenerato
         yield envelope
         if envelope.event_type == EV_TEXT and envelope.sender_id == AGENT:
             return
+
+
+@pytest.mark.parametrize(("word", "answer"), [("again", "I live."), ("By hand.", "By hand.")])
+async def test_a_suspended_turn_is_settled_in_a_chat(store: Path, word: str, answer: str) -> None:
+    clerk = agent(0.0, 1, deadly=False)
+    async with Hub.open(f"sqlite:///{store}") as hub:
+        channel = await clerk.channel(KILL, hub)
+        [turn] = channel.state.owed
+        assert await settled(channel, word) == turn.cause
+        reply = await clerk.invoke(KILL, thread_id=KILL, message_id="m", hub=hub)
+    assert reply.text == answer
+
+
+def test_a_chat_says_how_a_suspended_turn_is_settled() -> None:
+    final = FinalStateEvent("clerk", "", "suspended", "turn 6/clerk was in progress; decide what becomes of it: …")
+    shown = " ".join(str(word) for line in _ended(final) for word in line)
+    assert "turn 6/clerk was in progress" in shown
+    assert "/settle again" in shown
