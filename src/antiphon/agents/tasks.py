@@ -66,6 +66,10 @@ class Delegates(Protocol):
         """Stop a task that nobody waits for any more; what it has consumed."""
         ...
 
+    def settle(self, channel: State) -> None:
+        """Stop the tasks that ended turns of this channel have left open, and record how each of them ended."""
+        ...
+
     async def forsaken(self, channel: State) -> bool:
         """Whether this is the channel of a task that nobody waits for any more. It is stopped then."""
         ...

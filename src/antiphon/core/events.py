@@ -232,6 +232,7 @@ class TaskGiven(msgspec.Struct, frozen=True):
 
     task: str
     until: str = ""
+    turn: str = ""
 
 
 class TaskOver(msgspec.Struct, frozen=True):

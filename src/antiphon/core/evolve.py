@@ -89,6 +89,9 @@ def _moved(state: State, envelope: Envelope, event: Event) -> State:
             return merged(state, updates)
         case Assigned() as assigned:
             return _assigned(state, envelope, assigned)
+        case TaskGiven() | TaskOver() if envelope.sender_id == HUB:
+            state = _with_task(state, event)
+            return (_worked(state, event) if state.owed else None) or state
         case _:
             worked = _worked(state, event) if state.owed and envelope.sender_id == HUB else None
             return _lived(state, envelope, event) if worked is None else worked
@@ -142,7 +145,9 @@ def _rebased(state: State, at: Instant, provenance: Forked) -> State:
         expires = after(state.expires_at, seconds_between(provenance.since, at)) if state.expires_at else NEVER
     except ValueError:
         expires = state.expires_at
-    return replace(state, assigned_at=at, active_at=at, expires_at=expires, heard=max(0, provenance.said - 1))
+    heard = max(0, provenance.said - 1)
+    # A task reports to the channel that gave it, which a fork of that channel is not.
+    return replace(state, assigned_at=at, active_at=at, expires_at=expires, heard=heard, open_tasks={})
 
 
 def _extended(state: State, since: Instant, reason: str) -> State:
@@ -319,6 +324,12 @@ def _branch_failed(state: State, speaker: str, reason: str) -> State:
     """The state when one of a group has failed."""
     failed = {**state.failed_branches, speaker: reason}
     return replace(state, failed_branches=failed, failures=state.failures + 1)
+
+
+def _with_task(state: State, event: TaskGiven | TaskOver) -> State:
+    """The state when a task has begun or ended, whether or not the turn that gave it is still owed."""
+    others = {task: turn for task, turn in state.open_tasks.items() if task != event.task}
+    return replace(state, open_tasks={**others, event.task: event.turn} if isinstance(event, TaskGiven) else others)
 
 
 def _with_time(state: State, tasks: dict[str, Instant]) -> State:

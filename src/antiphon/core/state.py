@@ -110,6 +110,8 @@ class State(msgspec.Struct, frozen=True):
     context_vars: Json = msgspec.field(default_factory=dict)
     tasks: dict[str, Instant] = msgspec.field(default_factory=dict)
     """The tasks that turns wait for, and until when at the longest."""
+    open_tasks: dict[str, str] = msgspec.field(default_factory=dict)
+    """The tasks whose end is not recorded here, each with the turn that gave it. It need not be owed any more."""
     active: dict[str, str] = msgspec.field(default_factory=dict)
     """Who answers for an agent that has a team, if not the agent itself: `support` to `support/billing`."""
     whispered: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
@@ -154,6 +156,7 @@ def detached(state: State) -> State:
         knobs=copied(state.knobs),
         context_vars=copied(state.context_vars),
         tasks=dict(state.tasks),
+        open_tasks=dict(state.open_tasks),
         active=dict(state.active),
         failed_branches=dict(state.failed_branches),
         whispered=dict(state.whispered),

@@ -134,6 +134,7 @@ class Desk:
             )
             turns = turns_at(around)
             self.forget = turns.forget
+            self.dispatch.delegates = delegates
             await self.engine.serve(turns)
             self.spawn(turns.alarms.run(), "alarms")
             self.spawn(self.dispatch.run(self.clock), "dispatch")

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from antiphon.agents.declaration import Declaration
+from antiphon.agents.tasks import Delegates
 from antiphon.core.errors import StoreError, StoreGone
 from antiphon.core.instants import Instant
 from antiphon.core.instants import after as later
@@ -51,6 +52,8 @@ class Dispatch:
         self._looking = asyncio.Lock()
         """Two that look at one channel would each forget what the other has submitted."""
         self._submitted: dict[str, set[JobRef]] = {}
+        self.delegates: Delegates | None = None
+        """What stops the tasks of turns that have ended."""
 
     def owing(self, channel_id: str) -> None:
         """The turns that this channel is owed may have changed."""
@@ -165,6 +168,8 @@ class Dispatch:
             state = await self._state(channel_id)
             if state is None:
                 return False
+            if state.open_tasks and self.delegates is not None:
+                self.delegates.settle(state)
             owed = self._owed(state)
             for job in self._submitted.pop(channel_id, set()) - owed:
                 self._limit.over(job)

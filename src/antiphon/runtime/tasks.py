@@ -14,6 +14,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
+import msgspec
+
 from antiphon.agents.messages import NO_USAGE, Usage
 from antiphon.agents.results import AgentReply
 from antiphon.agents.routine import LIMITS
@@ -54,6 +56,8 @@ log = logging.getLogger("antiphon.hub")
 
 DEEPEST = 8
 """How many tasks may stand inside each other."""
+CANCELLED = "cancelled"
+"""Why a task has failed whose turn has ended, or whose channel has."""
 END = "end"
 """What the ends of a task are known by: there is one."""
 IN_ITS_OWN_TIME: Json = {"name": "reply_within", "seconds": 0, "handler": "auto_close"}
@@ -62,26 +66,45 @@ RETRY = 1.0
 """After how many seconds something is tried again that the store could not do."""
 
 
+class GivenTask(msgspec.Struct, frozen=True):
+    """A task as the log of the channel names it that it was given from."""
+
+    task_id: str
+    parent: str
+    turn_id: str
+    cause: str | None
+    by: str
+    agent: str
+    audience: tuple[str, ...] | None
+    """Who sees what is recorded of it; None for everybody in the channel."""
+
+
 class Tasks:
     """Has tasks done in a hub."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub, self._desk = hub, hub._desk
+        self._settling: set[str] = set()
+        """The tasks that are being stopped because the turn that gave them has ended."""
 
     async def run(self, task: Task) -> Reported:
         """Have a task done, or go on with it, and wait for what it comes to."""
-        desk = self._desk
-        try:
-            return await self._insisted(lambda: self._done(task))
-        except asyncio.CancelledError:
-            parent = desk.channels.loaded(task.parent)
-            if parent is not None and owed_turn(parent.state, task.turn_id) is None:
-                desk.spawn(self._cancelled(task), f"end of task {task.task_id}")
-            raise
+        return await self._insisted(lambda: self._done(task))
 
     async def drop(self, task: Task, reason: str) -> Usage:
         """Stop a task that nobody waits for any more; what it has consumed."""
-        return await self._insisted(lambda: self._dropped(task, reason))
+        return await self._insisted(lambda: self._dropped(_given(task), reason))
+
+    def settle(self, channel: State) -> None:
+        """Stop the tasks that ended turns of this channel have left open, and record how each of them ended.
+
+        It is asked of every channel that an agent of this hub is in, so a process that ended between the end of a task
+        and its report is made up for by the next.
+        """
+        for task_id, turn_id in channel.open_tasks.items():
+            giver = turn_id.rpartition("/")[2]
+            if owed_turn(channel, turn_id) is None and giver in self._desk.agents:
+                self._settle(channel.channel_id, task_id)
 
     async def forsaken(self, channel: State) -> bool:
         """Whether this is the channel of a task that nobody waits for any more. It is stopped then.
@@ -92,16 +115,37 @@ class Tasks:
         if not isinstance(given, dict):
             return False
         parent, turn_id = str(given.get("parent")), str(given.get("turn"))
-        started_id = derived_id(channel.channel_id, EV_TASK_STARTED, "")
-        started = (await desk.store.find(parent, [started_id])).get(started_id)
-        if started is None or owed_turn((await desk.channels.get(parent)).state, turn_id) is not None:
+        if await self._found(parent, channel.channel_id) is None:
             return False
-        by, name = channel.participant_order
-        heard = None if started.audience is None else tuple(started.audience)
-        cause, agent = started.causation_id, desk.agents[name]
-        task = Task(channel.channel_id, parent, turn_id, cause, by, agent, "", audience=heard)
-        desk.spawn(self._cancelled(task), f"end of task {task.task_id}")
+        if owed_turn((await desk.channels.get(parent)).state, turn_id) is not None:
+            return False
+        self._settle(parent, channel.channel_id)
         return True
+
+    def _settle(self, parent: str, task_id: str) -> None:
+        async def work() -> None:
+            try:
+                await self._insisted(lambda: self._cancelled(parent, task_id))
+            finally:
+                self._settling.discard(task_id)
+
+        if task_id not in self._settling:
+            self._settling.add(task_id)
+            self._desk.spawn(work(), f"end of task {task_id}")
+
+    async def _cancelled(self, parent: str, task_id: str) -> Usage:
+        given = await self._found(parent, task_id)
+        return NO_USAGE if given is None else await self._dropped(given, CANCELLED)
+
+    async def _found(self, parent: str, task_id: str) -> GivenTask | None:
+        """The task as it was given; None if this channel has not given it, as a fork of the one that has."""
+        started_id = derived_id(task_id, EV_TASK_STARTED, "")
+        started = (await self._desk.store.find(parent, [started_id])).get(started_id)
+        if started is None:
+            return None
+        turn_id, by, agent = (str(started.event_data.get(field)) for field in ("turn", "by", "agent"))
+        audience = None if started.audience is None else tuple(started.audience)
+        return GivenTask(task_id, parent, turn_id, started.causation_id, by, agent, audience)
 
     async def _insisted(self, work: Callable[[], Awaitable[T]]) -> T:
         """What this comes to. Whatever it has done before it is found again."""
@@ -119,40 +163,51 @@ class Tasks:
                 raise
 
     async def _done(self, task: Task) -> Reported:
-        desk = self._desk
+        desk, given = self._desk, _given(task)
         parent = await desk.live(task.parent)
         depth = _depth(parent.state) + 1
         if depth > DEEPEST:
             raise UsageError(f"{DEEPEST} tasks stand inside each other already, the limit; do it without another")
         await self._check(task)
-        report = _Report(desk, parent, task)
+        report = _Report(desk, parent, given)
         await report.start(after(desk.clock.now(), task.ttl or TASK_SECONDS))
         child = await self._child(task, depth)
         if await _said_first(child) != task.text:
-            await self._dropped(task, "conflict")
+            await self._dropped(given, "conflict")
             raise UsageError(f"this task for {task.agent.name!r} was given in other words before; give it anew")
         told = Told(task.agent.name, lambda: child.state)
-        final = await self._followed(child, task, told=told, report=report)
+        final = await self._followed(child, given, told=told, report=report)
         if final.stopped in WAITING:  # whoever gave the task is told, instead of waiting for a person
             await desk.end(child, final.stopped, task.by)
-        return await report.ended(final, told)
+        final = await self._with_open_tasks(child, final)
+        await report.end(final)
+        return _reported(task, final, told)
 
-    async def _dropped(self, task: Task, reason: str) -> Usage:
+    async def _dropped(self, given: GivenTask, reason: str) -> Usage:
         desk = self._desk
-        report = _Report(desk, await desk.live(task.parent), task)
+        report = _Report(desk, await desk.live(given.parent), given)
         await report.start(desk.clock.now())
         try:
-            child = await desk.live(task.task_id)
+            child = await desk.live(given.task_id)
         except UnknownChannel:  # it had not come so far
             await report.once(EV_TASK_FAILED, {"usage": data_of(NO_USAGE), "reason": reason})
             return NO_USAGE
-        await desk.end(child, reason, task.by)
-        told = Told(task.agent.name, lambda: child.state)
-        await report.ended(await self._followed(child, task, told=told, report=report), told)
-        return told.usage
+        await desk.end(child, reason, given.by)
+        told = Told(given.agent, lambda: child.state)
+        final = await self._followed(child, given, told=told, report=report)
+        final = await self._with_open_tasks(child, final)
+        await report.end(final)
+        return final.usage
 
-    async def _cancelled(self, task: Task) -> None:
-        await self.drop(task, "cancelled")
+    async def _with_open_tasks(self, child: LiveChannel, final: FinalStateEvent) -> FinalStateEvent:
+        """How a task ended, with the usage of the tasks that it had given and that were cut off with it.
+
+        They are stopped first: what they consume is known when nothing of them runs any more.
+        """
+        usage = final.usage
+        for task_id in list(child.state.open_tasks):
+            usage += await self._cancelled(child.state.channel_id, task_id)
+        return msgspec.structs.replace(final, usage=usage)
 
     async def _check(self, task: Task) -> None:
         if task.agent.name == task.by:
@@ -179,8 +234,8 @@ class Tasks:
             first = Envelope(sender_id=task.by, event_type=EV_TEXT, event_data={"text": task.text})
             return await desk.create(created, task.task_id, first=first)
 
-    async def _followed(self, child: LiveChannel, task: Task, *, told: Told, report: _Report) -> FinalStateEvent:
-        async with aclosing(_events(self._desk, child, told, asker=task.by)) as events:
+    async def _followed(self, child: LiveChannel, given: GivenTask, *, told: Told, report: _Report) -> FinalStateEvent:
+        async with aclosing(_events(self._desk, child, told, asker=given.by)) as events:
             async for envelope, event in events:
                 if isinstance(event, FinalStateEvent):
                     return event
@@ -192,16 +247,16 @@ class Tasks:
 class _Report:
     """What is recorded of one task in the channel it was given from."""
 
-    def __init__(self, desk: Desk, parent: LiveChannel, task: Task) -> None:
-        self._desk, self._parent, self._task = desk, parent, task
+    def __init__(self, desk: Desk, parent: LiveChannel, given: GivenTask) -> None:
+        self._desk, self._parent, self._given = desk, parent, given
 
     async def write(self, event_type: str, data: Json, mark: str = "") -> None:
         """Record a fact, once. A channel that has ended takes none."""
-        task, desk = self._task, self._desk
-        about: Json = {"task": task.task_id, "agent": task.agent.name, "by": task.by, "turn": task.turn_id}
-        draft = said_by_hub(event_type, {**about, **data}, cause=task.cause)
-        envelope_id = derived_id(task.task_id, END if event_type in TASK_ENDS else event_type, mark)
-        audience = None if task.audience is None else list(task.audience)
+        given, desk = self._given, self._desk
+        about: Json = {"task": given.task_id, "agent": given.agent, "by": given.by, "turn": given.turn_id}
+        draft = said_by_hub(event_type, {**about, **data}, cause=given.cause)
+        envelope_id = derived_id(given.task_id, END if event_type in TASK_ENDS else event_type, mark)
+        audience = None if given.audience is None else list(given.audience)
         draft = Envelope(envelope_id, "", draft.sender_id, audience, event_type, draft.event_data, draft.causation_id)
         await self._parent.submit(
             lambda fold, laws, at: (
@@ -222,20 +277,39 @@ class _Report:
             if denied.reason != "conflict":
                 raise
 
-    async def ended(self, final: FinalStateEvent, told: Told) -> Reported:
-        """Record how the task ended, and say what it came to."""
-        usage, channel_id = data_of(final.usage), final.channel_id
-        if final.stopped is None or final.stopped in LIMITS:
+    async def end(self, final: FinalStateEvent) -> None:
+        """Record how the task ended."""
+        usage = data_of(final.usage)
+        if _is_answered(final):
             await self.once(EV_TASK_COMPLETED, {"usage": usage, "stopped": final.stopped})
-            return Reported(reply_of(self._task.agent, told.path, final))
-        reason = final.detail if final.stopped == "channel_closed" else final.stopped
-        expired = reason == "expired"
-        await self.once(EV_TASK_EXPIRED if expired else EV_TASK_FAILED, {"usage": usage, "reason": reason})
-        reply = AgentReply("", final.agent, reason, final.usage, channel_id)
-        detail = told.doubt if reason in WAITING else final.detail
-        failure = TurnFailed(reason, detail="" if reason == detail else detail, agent=final.agent)
-        failure.channel_id = channel_id  # which is no part of its words: a model is told them, the same in every run
-        return Reported(reply, failure)
+            return
+        reason = _reason(final)
+        event_type = EV_TASK_EXPIRED if reason == "expired" else EV_TASK_FAILED
+        await self.once(event_type, {"usage": usage, "reason": reason})
+
+
+def _given(task: Task) -> GivenTask:
+    return GivenTask(task.task_id, task.parent, task.turn_id, task.cause, task.by, task.agent.name, task.audience)
+
+
+def _is_answered(final: FinalStateEvent) -> bool:
+    return final.stopped is None or final.stopped in LIMITS
+
+
+def _reason(final: FinalStateEvent) -> str:
+    """Why a task came to nothing."""
+    return final.detail if final.stopped == "channel_closed" else str(final.stopped)
+
+
+def _reported(task: Task, final: FinalStateEvent, told: Told) -> Reported:
+    """The report on a task that has ended, for the tool that gave it."""
+    if _is_answered(final):
+        return Reported(reply_of(task.agent, told.path, final))
+    reason = _reason(final)
+    detail = told.doubt if reason in WAITING else final.detail
+    failure = TurnFailed(reason, detail="" if reason == detail else detail, agent=final.agent)
+    failure.channel_id = final.channel_id  # which is no part of its words: a model is told them, the same in every run
+    return Reported(AgentReply("", final.agent, reason, final.usage, final.channel_id), failure)
 
 
 def _depth(state: State) -> int:

@@ -23,6 +23,7 @@ from antiphon.core.events import (
     Failed,
     Json,
     Packet,
+    TaskOver,
     Text,
     TurnSuspended,
     event_of,
@@ -66,9 +67,18 @@ class Told:
         """The positions of the calls whose agent is known."""
         self._tools: dict[int, CallStarted] = {}
         self._answered: set[int] = set()
-        self.usage: Usage = NO_USAGE
+        self._models_usage: Usage = NO_USAGE
+        self._tasks_usage: dict[str, Usage] = {}
         self.over = False
         """Whether the turn has ended."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the turn has consumed so far: its models, and every task that has ended.
+
+        A tool's call counts through its tasks: if it is cut off, there is no other record of what they consumed.
+        """
+        return sum(self._tasks_usage.values(), self._models_usage)
 
     def of(self, envelope: Envelope) -> list[AgentEvent]:
         """What this envelope tells of the turn that answers the message."""
@@ -84,6 +94,9 @@ class Told:
                 return self._held_up(by_others=True)
             case CallStarted() | CallFinished() | CallFailed() if event.turn == self.turn_id:
                 return self._of_call(event)
+            case TaskOver(task=task) if envelope.event_data.get("turn") == self.turn_id:
+                self._tasks_usage[task] = _read_usage(envelope.event_data.get("usage"))
+                return []
             case CallDoubted():
                 self._doubts[event.turn, event.index] = f"{event.name}: {event.why}"
                 return self._held_up()
@@ -136,8 +149,10 @@ class Told:
                 return [ToolUsageEvent(self._who(event), event.name, event.args, self._call_id(event.index))]
             case CallFinished() | CallFailed() if event.index not in self._answered:
                 self._answered.add(event.index)
-                self.usage += _usage_of(event)
-                return self._response(event) if event.index in self._tools else []
+                if event.index in self._tools:
+                    return self._response(event)
+                self._models_usage += _usage_of(event)
+                return []
             case _:
                 return []
 
@@ -183,11 +198,12 @@ def reply_of(agent: Declaration, path: Path, final: FinalStateEvent) -> AgentRep
 
 
 def _usage_of(event: CallFinished | CallFailed) -> Usage:
-    """What models consumed in a call: of a model, of a summary, or of the tasks that a tool has given."""
-    result = event.result if isinstance(event, CallFinished) else {"usage": event.usage}
-    returned = result.get("returned")
-    given = returned.get("usage") if isinstance(returned, dict) else result.get("usage")
-    return as_type(given, Usage) if isinstance(given, dict) else NO_USAGE
+    """What a call of a model, or of a summary, consumed."""
+    return _read_usage(event.result.get("usage") if isinstance(event, CallFinished) else event.usage)
+
+
+def _read_usage(recorded: object) -> Usage:
+    return as_type(recorded, Usage) if isinstance(recorded, dict) else NO_USAGE
 
 
 def _told(result: Json) -> tuple[str, bool]:
