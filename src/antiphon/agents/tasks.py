@@ -8,7 +8,7 @@ Rule 2: a task that nobody waits for any more is stopped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -75,6 +75,20 @@ class Delegates(Protocol):
         ...
 
 
+class TaskAllowance:
+    """The tasks that a turn may give. One that an earlier attempt at the turn has given is not counted again."""
+
+    def __init__(self, most: int, given: Iterable[str] = ()) -> None:
+        self._most, self._given = most, set(given)
+
+    def take(self, task_id: str) -> None:
+        """Count this task; `UsageError` if it is one too many."""
+        if task_id not in self._given and len(self._given) >= self._most:
+            counted = "1 task" if self._most == 1 else f"{self._most} tasks"
+            raise UsageError(f"this turn has given {counted}, the limit (Limits.tasks); do it without another")
+        self._given.add(task_id)
+
+
 class Standing(msgspec.Struct, frozen=True):
     """Who calls a tool, and with what means."""
 
@@ -84,6 +98,7 @@ class Standing(msgspec.Struct, frozen=True):
     turn: Turn
     key: str
     """The idempotency key of the call."""
+    allowance: TaskAllowance
 
 
 class Given:
@@ -114,6 +129,7 @@ class Given:
         self._counts[name] += 1
         task_id, turn = derived_id("task", stands.key, name, str(self._counts[name])), stands.turn
         task = Task(task_id, self._channel_id, turn.turn_id, turn.cause, self._by, agent, text, ttl, turn.audience)
+        stands.allowance.take(task_id)
         self._under_way[task_id] = stands.delegates, task
         try:
             reported = await stands.delegates.run(task)

@@ -10,7 +10,7 @@ import msgspec
 from antiphon.agents.context import Judge
 from antiphon.agents.handing import Refusal
 from antiphon.agents.progress import Path
-from antiphon.agents.tasks import Delegates
+from antiphon.agents.tasks import Delegates, TaskAllowance
 from antiphon.agents.team import Team, shown_path
 from antiphon.agents.wanted import CallTool
 from antiphon.core.codec import digest_of
@@ -86,10 +86,13 @@ class Book:
     """The journal of a turn, as one attempt reads it and writes on."""
 
     def __init__(
-        self, team: Team, notes: Notes, *, journal: Journal, means: Means, warned: Iterable[tuple[str, str]] = ()
+        self, team: Team, notes: Notes, *, journal: Journal, means: Means, before: Iterable[Envelope] = ()
     ) -> None:
         self.team, self.notes, self.means = team, notes, means
-        self._journal, self._warned = journal, set(warned)
+        before = list(before)
+        self._journal, self._warned = journal, warned_in(before, self.turn_id)
+        self.allowance = TaskAllowance(team.limits.tasks, tasks_started_in(before, self.turn_id))
+        """The tasks that the turn may still give."""
         self.job = JobRef(self.channel_id, notes.turn.speaker, self.turn_id)
         """The turn as the engine knows it."""
 
@@ -170,6 +173,12 @@ def warned_in(log: Iterable[Envelope], turn_id: str) -> set[tuple[str, str]]:
     """Of whom earlier attempts at a turn have warned, and why."""
     said = (each.event_data for each in log if each.event_type == EV_AGENT_WARNED and each.sender_id == HUB)
     return {(str(data.get("agent")), str(data.get("code"))) for data in said if data.get("turn") == turn_id}
+
+
+def tasks_started_in(log: Iterable[Envelope], turn_id: str) -> set[str]:
+    """The ids of all tasks that earlier attempts at a turn have given."""
+    said = (each.event_data for each in log if each.event_type == EV_TASK_STARTED and each.sender_id == HUB)
+    return {str(data.get("task")) for data in said if data.get("turn") == turn_id}
 
 
 class TasksGiven(msgspec.Struct, frozen=True):

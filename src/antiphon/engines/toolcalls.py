@@ -87,8 +87,8 @@ class ToolCalls:
         """What these calls came to, made or remembered. What they wrote to the context is kept."""
         known: dict[int, Surely] = {}
         ready: list[Ready] = []
-        for each in wanted:
-            found = self._recalled(each) or self._prepared(each)
+        for place, each in enumerate(wanted):
+            found = self._recalled(each) or self._beyond_limit(each, place, len(wanted)) or self._prepared(each)
             if isinstance(found, Ready):
                 ready.append(found)
             else:
@@ -129,6 +129,17 @@ class ToolCalls:
                 return Surely(Returned(error, failed=True, usage=as_type(usage, Usage)))
             case None:
                 return None
+
+    def _beyond_limit(self, wanted: CallTool, place: int, count: int) -> Surely | None:
+        """What the model is told of a call that is one too many in its message; None if it is not.
+
+        A call that has left before is none: it may have left under another limit, and has an effect to account for.
+        """
+        most = self._book.team.limits.tool_calls
+        if place < most or self._book.entry(wanted.index).started is not None:
+            return None
+        why = f"Not called: the message asks for {count} tools, and the limit is {most}; ask for the others next."
+        return self._refused(wanted, Returned(why, failed=True))
 
     def _prepared(self, wanted: CallTool) -> Ready | Surely:
         """The call, ready to leave; if there is no such tool or its arguments are wrong, what the model is told."""
@@ -283,7 +294,8 @@ class ToolCalls:
     def _channel(self, ready: Ready) -> TurnChannel:
         book = self._book
         member = book.team.members[ready.wanted.path]
-        standing = Standing(member, book.means.clock.now, book.means.delegates, book.notes.turn, ready.key)
+        means, turn = book.means, book.notes.turn
+        standing = Standing(member, means.clock.now, means.delegates, turn, ready.key, book.allowance)
         speaker = book.team.lead.name
         return TurnChannel(self._state, speaker, book.means.judge, before=self.context, standing=standing)
 

@@ -35,7 +35,7 @@ from antiphon.engines.alarms import Alarms
 from antiphon.engines.entering import Entrance
 from antiphon.engines.lag import WATCH
 from antiphon.engines.manners import beginning, day_of, hearers_of, in_packets, packet_of, refusing, texts_of, view_of
-from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped, warned_in
+from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped
 from antiphon.engines.notes import Fenced, Notes
 from antiphon.engines.performing import Performance
 from antiphon.engines.place import Place
@@ -192,8 +192,7 @@ class Turns:
             tenant=place.tenant,
         )
         entries = await self._entries(live, turn)
-        journal, warned = journal_of(entries, turn.turn_id), warned_in(entries, turn.turn_id)
-        book = Book(agent.team, notes, journal=journal, means=means, warned=warned)
+        book = Book(agent.team, notes, journal=journal_of(entries, turn.turn_id), means=means, before=entries)
         usual = view_of(live)
         entrance = Entrance(book, lambda named: self._read(live, agent.name, named=named), usual=usual)
         performance = Performance(book, entrance, required=live.state.knobs.get("tier") == "regulated")
