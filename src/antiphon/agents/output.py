@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, TypeGuard, cast
 import msgspec
 
 from antiphon.agents.schema import from_model, schema_of
+from antiphon.agents.schema_patterns import LinearKeywords
 from antiphon.agents.signature import Visible
 from antiphon.core.codec import Malformed, check_json, copied, parsed
 from antiphon.core.errors import UsageError
@@ -189,30 +190,48 @@ def _by_jsonschema(library: ModuleType, schema: Json) -> Check:
         kind.check_schema(schema)
     except library.SchemaError as error:
         raise Misfit([Fault(_place(error.absolute_path), error.message)]) from error
-    _check_references(schema, kind.META_SCHEMA)
-    validator = kind(schema, registry=import_module("referencing").Registry())
+    schemas = _checked_schemas(schema, kind.META_SCHEMA)  # also those of the library, if they are referred to
+    linear = LinearKeywords(library, kind.VALIDATORS["additionalProperties"], _within(schema, schemas))
+    # A reference to the root leads to a schema that names its dialect, and would be checked by the library's own class.
+    bare = {key: part for key, part in schema.items() if key != "$schema"}
+    registry = import_module("referencing").Registry()
+    validator = library.validators.extend(kind, validators=linear.keywords)(bare, registry=registry)
 
     def check(value: object) -> Iterable[Fault]:
-        return (Fault(_place(error.absolute_path), error.message) for error in validator.iter_errors(value))
+        linear.budget.renew()
+        return [Fault(_place(error.absolute_path), error.message) for error in validator.iter_errors(value)]
 
     return check
 
 
-def _check_references(schema: Json, dialect: Json) -> None:
-    """Raise for the first reference that leads nowhere, or outside."""
+def _checked_schemas(schema: Json, dialect: Json) -> list[object]:
+    """The schema and all within it. Raises for the first reference that leads nowhere, or outside."""
     specification = import_module("referencing.jsonschema").specification_with(dialect["$schema"])
     known = import_module("jsonschema_specifications").REGISTRY
     root = specification.create_resource(schema)
-    left, seen = [(root, known.resolver_with_root(root))], set[int]()
+    left, seen, schemas = [(root, known.resolver_with_root(root))], set[int](), list[object]()
     while left:
         resource, resolver = left.pop()
         if id(resource.contents) in seen:
             continue
         seen.add(id(resource.contents))
+        schemas.append(resource.contents)
         left += [(inner, resolver.in_subresource(inner)) for inner in resource.subresources()]
         for reference in _references(resource.contents):
             found = resolver.lookup(reference)
             left.append((specification.create_resource(found.contents), found.resolver))
+    return schemas
+
+
+def _within(schema: Json, schemas: Sequence[object]) -> list[object]:
+    """Those of the schemas that stand in this one, itself first."""
+    left: list[object] = [schema]
+    own = set[int]()
+    while left:
+        node = left.pop()
+        own.add(id(node))
+        left.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+    return [each for each in schemas if id(each) in own]
 
 
 def _references(schema: object) -> list[object]:
