@@ -21,7 +21,7 @@ from contextvars import copy_context
 import msgspec
 
 from antiphon.agents.arguments import EMPTY
-from antiphon.agents.isolation import THREAD, Raised, outcome_of
+from antiphon.agents.isolation import CODE_PREFIX, Raised, outcome_of
 from antiphon.agents.messages import NO_USAGE, Call, Usage
 from antiphon.agents.results import Finish, Handoff, NotDone, Transfer
 from antiphon.agents.schema import from_model, to_model
@@ -220,7 +220,7 @@ async def _apart(function: Function, arguments: dict[str, object], name: str) ->
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(deliver, value)
 
-    threading.Thread(target=work, name=f"{THREAD}{name}", daemon=True).start()
+    threading.Thread(target=work, name=f"{CODE_PREFIX}{name}", daemon=True).start()
     try:
         return await outcome
     except asyncio.CancelledError:

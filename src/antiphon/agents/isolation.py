@@ -32,7 +32,7 @@ CLEAN_UP = 1.0
 LAST_CHANCE = 0.25
 """How many seconds code that was left behind may take to end when it is cancelled for the last time."""
 ATTEMPTS = 100
-THREAD = "antiphon "
+CODE_PREFIX = "antiphon "
 """How the name of a thread begins that runs user code. Its name follows."""
 
 left_running: ContextVar[set[asyncio.Task[None]] | None] = ContextVar("left_running", default=None)
@@ -117,8 +117,8 @@ def names_of_running() -> list[str]:
         with suppress(RuntimeError):  # the loop has begun or ended a task meanwhile
             tasks = {task.get_name() for task in list(isolated_tasks) if not task.done()}
             break
-    threads = {each.name for each in threading.enumerate() if each.name.startswith(f"{THREAD}tool ")}
-    return sorted(tasks | {name.removeprefix(THREAD) for name in threads})
+    threads = {each.name for each in threading.enumerate() if each.name.startswith(f"{CODE_PREFIX}tool ")}
+    return sorted(tasks | {name.removeprefix(CODE_PREFIX) for name in threads})
 
 
 def _close(task: asyncio.Task[None]) -> None:

@@ -54,6 +54,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.ids import is_time_ordered
 from antiphon.core.instants import NEVER, Instant, after, expiry, moment, seconds_between
+from antiphon.core.owed import claimed_turn, doubted_turn, recovering_turn, released_turn
 from antiphon.core.state import State, Turn
 
 AGENT = "agent"
@@ -300,15 +301,15 @@ def _worked(state: State, event: Event) -> State | None:
     """The state after something that happened to a turn that is owed; None if nothing did."""
     match event:
         case Claimed(turn=turn_id, epoch=epoch, owner=owner):
-            return _changed(state, turn_id, lambda turn: _claimed(turn, epoch, owner))
+            return _changed(state, turn_id, lambda turn: claimed_turn(turn, epoch, owner))
         case Released(turn=turn_id, epoch=epoch):
-            return _changed(state, turn_id, lambda turn: _put_back(turn, epoch))
+            return _changed(state, turn_id, lambda turn: released_turn(turn, epoch))
         case CallFinished() | CallFailed() | CallCleared():
             return _returned(state, event)
         case CallDoubted(turn=turn_id, index=index):
-            return _changed(state, turn_id, lambda turn: _doubted(turn, index))
+            return _changed(state, turn_id, lambda turn: doubted_turn(turn, index))
         case TurnDelayed() | TurnSuspended() | TurnResumed():
-            return _changed(state, event.turn, lambda turn: _recovering(turn, event))
+            return _changed(state, event.turn, lambda turn: recovering_turn(turn, event))
         case Failed(turn=turn_id, speaker=speaker, reason=reason):
             failed = _branch_failed(state, speaker, reason) if speaker in state.group else state
             return _without(failed, turn_id, state.updated_at)
@@ -335,35 +336,6 @@ def _with_task(state: State, event: TaskGiven | TaskOver) -> State:
 def _with_time(state: State, tasks: dict[str, Instant]) -> State:
     """The state when a task is over. A turn that has waited for the last one has its whole time again."""
     return replace(state, tasks=tasks, assigned_at=state.assigned_at if tasks else state.updated_at)
-
-
-def _claimed(turn: Turn, epoch: int, owner: str) -> Turn:
-    """Whoever claims a turn again that it has already lives, so that this is no sign of a crash."""
-    attempts = turn.attempts + (turn.owner != owner)
-    return replace(turn, epoch=epoch, owner=owner, attempts=attempts, not_before=NEVER)
-
-
-def _put_back(turn: Turn, epoch: int) -> Turn:
-    """The turn without an owner. Its process has not died: a crash that was presumed for this claim is taken back."""
-    if not turn.owner or turn.epoch != epoch:
-        return turn
-    crashes = turn.crashes - (turn.not_before != NEVER)
-    return replace(turn, owner="", attempts=max(0, turn.attempts - 1), crashes=crashes, not_before=NEVER)
-
-
-def _doubted(turn: Turn, index: int) -> Turn:
-    """The turn with one more call in doubt. Its attempt has ended in order, so that it has no owner who could die."""
-    return replace(turn, owner="", doubts=tuple(dict.fromkeys((*turn.doubts, index))))
-
-
-def _recovering(turn: Turn, event: TurnDelayed | TurnSuspended | TurnResumed) -> Turn:
-    match event:
-        case TurnDelayed(crashes=crashes, until=until):
-            return replace(turn, crashes=crashes, not_before=until)
-        case TurnSuspended(crashes=crashes):
-            return replace(turn, crashes=crashes, suspended=True, owner="", not_before=NEVER)
-        case TurnResumed():
-            return replace(turn, crashes=0, attempts=0, suspended=False)
 
 
 def _changed(state: State, turn_id: str, change: Callable[[Turn], Turn]) -> State:
