@@ -274,7 +274,7 @@ async def told_of_task(hub: Hub, channel_id: str) -> list[Envelope]:
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 async def test_a_crash_at_every_write_while_a_turn_is_cancelled(when: str) -> None:
-    """A task that nobody waits for any more is stopped and reported, also by the next life, and does nothing any more."""
+    """A task that nobody waits for any more is stopped and reported, also by the next life, and does nothing more."""
     whole = await run(CANCELLED, living=cancelling)
     assert reasons(whole) == ["cancelled", "cancelled"]
     audit_tasks(whole.told.logs, CANCELLED)

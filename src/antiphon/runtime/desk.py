@@ -174,6 +174,7 @@ class Desk:
         task = asyncio.create_task(self._watched(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # of a task that was cancelled before it began
 
     async def _watched(self, work: Coroutine[None, None, None], name: str) -> None:
         try:
