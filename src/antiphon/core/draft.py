@@ -7,6 +7,7 @@ kept. What depends on the channel (members, turns, audiences) is for the guards.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from antiphon.core.codec import MAX_BYTES, Malformed, check_json, to_json
 from antiphon.core.envelope import Envelope, Priority
@@ -19,6 +20,11 @@ MAX_TYPE = 128
 MAX_AUDIENCE = 1000
 LIGHT = 16_384
 """A plain text shorter than this is under every limit, whatever it consists of."""
+
+
+def marked_aside(draft: Envelope) -> Envelope:
+    """The draft of an interjection by a participant that has the turn by now: it does not use the turn up."""
+    return replace(draft, event_data={**draft.event_data, ASIDE: True})
 
 
 def check_draft(draft: Envelope) -> Deny | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
 from inspect import isawaitable
 from weakref import WeakValueDictionary
 
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.nesting import Lane, taking, waiting_for_others
 from antiphon.agents.tasks import Delegates
-from antiphon.core.draft import check_data, check_draft
+from antiphon.core.draft import check_data, check_draft, marked_aside
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.errors import (
     AntiphonError,
@@ -23,7 +22,7 @@ from antiphon.core.errors import (
     UnknownChannel,
     UsageError,
 )
-from antiphon.core.events import ASIDE, EV_CHANNEL_CLOSED, Created
+from antiphon.core.events import EV_CHANNEL_CLOSED, Created
 from antiphon.core.guard import Deny, Later
 from antiphon.core.ids import CHANNEL_ID
 from antiphon.core.instants import NEVER, Instant
@@ -225,7 +224,7 @@ class Desk:
 
         def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny | Later:
             nonlocal waited
-            said = put_in(draft) if waited and draft.sender_id in fold.state.speakers else draft
+            said = marked_aside(draft) if waited and draft.sender_id in fold.state.speakers else draft
             outcome = step(fold, said, laws=laws, at=at, new_id=self.new_id)
             waited = waited or isinstance(outcome, Later)
             if may_run or not isinstance(outcome, Admitted):
@@ -391,11 +390,6 @@ async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:
         return answer(invite, accepted=bool(accepted))
     except Exception as error:
         return answer(invite, accepted=False, reason=redacted_error(error))
-
-
-def put_in(draft: Envelope) -> Envelope:
-    """A word that was said while others had the turn. It uses none up."""
-    return replace(draft, event_data={**draft.event_data, ASIDE: True})
 
 
 def _shut(status: str) -> Deny | None:
