@@ -137,6 +137,8 @@ def test_keys_are_made_with_the_token_of_the_server_that_runs(team: Path, tmp_pa
         url = str(begun["url"])
         listed = typed("keys", "list", "--server", url, ANTIPHON_KEY="")
         assert (listed.returncode, listed.stderr) == (0, "There are no keys here.\n")
+        waiting = typed("approvals", "--server", url, ANTIPHON_KEY="")
+        assert waiting.returncode == 0, waiting.stderr
         made = typed("keys", "make", "--participant", "ops", "--scope", "all", "--store", store, ANTIPHON_KEY="")
         assert made.returncode == 0, made.stderr
         key = made.stdout.strip()

@@ -198,7 +198,7 @@ class AtServer:
         except Malformed as error:
             raise _failure(f"{self._url} answers {response.status_code}; is it a server of Antiphon?") from error
         missing = response.status_code == 401 and not headers
-        how = f"; set {SECRET_VARIABLE} to a key with the scope operate" if missing else ""
+        how = f"; set {SECRET_VARIABLE} to a key that may do this" if missing else ""
         raise _failure(f"{refused.error.message}{how}")
 
     def _read(self, answer: bytes, kind: type[T], question: str) -> T:

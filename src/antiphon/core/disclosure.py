@@ -21,6 +21,7 @@ OWN_WORDS = frozenset(
         "model_timeout",
         "not_run",
         "poisoned",
+        "rejected",
         "too_large",
         "tools_required",
     }
