@@ -13,9 +13,16 @@ import termios
 import time
 from types import TracebackType
 
+from tests.signals import heed_ctrl_c
+
 SECONDS = 20
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+def _take_terminal() -> None:
+    heed_ctrl_c()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Terminal:
@@ -33,7 +40,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_take_terminal,
         )
         self._theirs = theirs  # kept open, so that the terminal can be looked at when the program has ended
         self.raw, self._seen = "", 0

@@ -14,6 +14,7 @@ from antiphon.core.codec import decode
 from antiphon.store.memory import MemoryStore
 from antiphon.testing import ManualClock
 from tests.cli.conftest import Run, Town
+from tests.signals import heed_ctrl_c
 
 CONVERSATION = """\
   SEQ  TIME                  WHO   WHAT
@@ -119,7 +120,9 @@ async def test_following_goes_on_until_the_channel_ends() -> None:
 
 async def following(channel: str, store: Path) -> Process:
     words = ["-m", "antiphon", "log", channel, "--store", str(store), "--follow", "--json"]
-    return await asyncio.create_subprocess_exec(sys.executable, *words, stdout=PIPE, env=os.environ)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdout=PIPE, env=os.environ, preexec_fn=heed_ctrl_c
+    )
 
 
 async def said_next(process: Process) -> str:

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from tests.cli.conftest import Run, typed
+from tests.signals import heed_ctrl_c
 
 TEAM = """
 from antiphon import Agent, says
@@ -40,7 +41,14 @@ def served(*words: str, stop: int = signal.SIGTERM) -> Iterator[dict[str, object
     """The server as a process; it must end in good order."""
     surroundings = {name: value for name, value in os.environ.items() if name != "ANTIPHON_STORE"}
     command = [sys.executable, "-m", "antiphon", "serve", *words, "--port", "0", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=surroundings,
+        preexec_fn=heed_ctrl_c,
+    )
     assert process.stdout is not None
     try:
         begun = json.loads(process.stdout.readline())

@@ -3,8 +3,8 @@
 Its arguments are the path, its own name, and flags. With `--ask` it puts the question. With `--stop` its model stops
 the whole process right before it returns the answer, and goes on when somebody wakes it. With `--deaf` it does not
 notice that its lease is lost; with `--early` it does not either, and stops right before it asks for a tool; with
-`--no-fence` nothing at all stops it, as a control. It writes the answer to its standard output when it sees one in the
-log, then ends.
+`--no-fence` nothing at all stops it, as a control. To its standard output it writes, before it stops, until when its
+lease lasts; and the answer, when it sees one in the log. Then it ends.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from antiphon import EV_TEXT, Agent, Hub, Reply, Request, calls, says, tool
 from antiphon.core import turns
 from antiphon.engines import turn
 from antiphon.engines.local import LocalEngine
+from antiphon.hub.clock import SystemClock
 from antiphon.hub.ids import TimeOrderedIds
 from antiphon.runtime.invoking import channel_of
 from antiphon.store.sqlite import SqliteStore
 
 AGENT, THREAD = "clerk", "t"
-LONGEST_LIFE = 60
+LEASE = 1.5
+"""The seconds that a lease lasts."""
+LONGEST_LIFE = 300
 """After so many seconds it ends by itself, should nobody be left to end it."""
 
 
@@ -35,9 +38,11 @@ async def look_up(order: str) -> str:
     return f"{order} is there"
 
 
-def clerk(name: str, *, stops_at: int | None) -> Agent:
+def clerk(name: str, engine: LocalEngine, *, stops_at: int | None) -> Agent:
     async def model(request: Request) -> Reply:
         if len(request.exchange) == stops_at:
+            lease = engine._tenure._lease
+            os.write(1, f"{lease.until if lease else 'lost'}\n".encode())
             os.kill(os.getpid(), signal.SIGSTOP)
         return says(f"answered by {name}") if request.exchange else calls("look_up", {"order": "o1"})
 
@@ -58,8 +63,10 @@ def take_the_fence_away() -> None:
 
 async def main(path: Path, name: str, flags: list[str]) -> None:
     stops_at = (0 if "--early" in flags else 2) if "--stop" in flags else None
-    agent = clerk(name, stops_at=stops_at)
-    hub = await Hub.over(await SqliteStore.open(path, exclusive=False))
+    store = await SqliteStore.open(path, exclusive=False)
+    engine = LocalEngine(store, SystemClock(), lease=LEASE)
+    agent = clerk(name, engine, stops_at=stops_at)
+    hub = await Hub.over(store, engine=engine)
     channel = await channel_of(hub, agent, THREAD)
     if "--ask" in flags:
         await channel.send("Where is o1?")

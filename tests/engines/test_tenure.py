@@ -9,7 +9,9 @@ from typing import cast
 
 import pytest
 
-from antiphon.core.errors import StoreUnavailable
+from antiphon.core.errors import StoreUnavailable, UsageError
+from antiphon.engines.local import LocalEngine
+from antiphon.engines.protocol import Attempt, JobRef
 from antiphon.engines.tenure import RENEWALS, SECONDS, Tenure
 from antiphon.store.memory import MemoryStore
 from antiphon.store.protocol import Lease, Store
@@ -227,3 +229,37 @@ async def test_nobody_takes_a_lease_anew_while_it_is_being_given_back(clock: Man
         store.gate.set()
         assert await held
         assert not await bob.tenure.dead("ann")
+
+
+@pytest.mark.parametrize("lease", [0, -1.0, float("inf"), float("nan"), True, "2"])
+def test_the_length_of_a_lease_is_checked(lease: object) -> None:
+    clock = ManualClock()
+    with pytest.raises(UsageError, match=r"lease is .*; give seconds above 0, such as 2.0"):
+        LocalEngine(MemoryStore(clock=clock), clock, lease=lease)  # type: ignore[arg-type]
+
+
+async def test_an_engine_keeps_leases_of_the_length_that_it_is_told() -> None:
+    clock, lengths, begun = ManualClock(), list[float](), asyncio.Event()
+
+    class Noting(Shared):
+        async def lease(self, name: str, owner: str, ttl: float) -> Lease | None:
+            lengths.append(ttl)
+            return await super().lease(name, owner, ttl)
+
+    async def handler(attempt: Attempt) -> None:
+        assert attempt.patience == 30
+        begun.set()
+        await attempt.stopping.wait()
+
+    engine = LocalEngine(Noting(clock), clock, lease=30, grace=1)
+    await engine.serve(handler)
+    await engine.submit(JobRef("c", "bob", "1/bob"))
+    await begun.wait()
+    await turns(5)
+    clock.advance(9.9)
+    await turns(5)
+    assert lengths == [30]
+    clock.advance(0.2)
+    await turns(5)
+    assert lengths == [30, 30]
+    await engine.stop()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from math import inf
 
 from antiphon.agents.isolation import end_left_behind, left_running
 from antiphon.agents.nesting import Lane
-from antiphon.core.errors import StoreError, StoreGone
+from antiphon.core.errors import StoreError, StoreGone, UsageError
 from antiphon.core.instants import Instant, after
-from antiphon.core.words import told
+from antiphon.core.words import shown, told
 from antiphon.engines.alarms import Alarm, Alarms
 from antiphon.engines.protocol import Attempt, Handler, JobRef
 from antiphon.engines.tenure import SECONDS, Tenure
@@ -41,10 +42,19 @@ CLEARING_UP = 5.0
 class LocalEngine:
     """Runs jobs as tasks of the running event loop."""
 
-    def __init__(self, store: Store, clock: Clock, *, owner: str = "", grace: float = GRACE) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, *, owner: str = "", grace: float = GRACE, lease: float = SECONDS
+    ) -> None:
+        """`grace` and `lease` are seconds: what a call under way is given at the end, and how long a lease lasts.
+
+        Another process takes a turn over when the lease of its owner has run out.
+        """
+        if not isinstance(lease, int | float) or isinstance(lease, bool) or not 0 < lease < inf:
+            raise UsageError(f"lease is {shown(lease)}; give seconds above 0, such as {SECONDS}")
         self.owner = owner or TimeOrderedIds()()
         self._clock, self._grace = clock, grace
         self._tenure = Tenure(store, clock, self.owner, busy=lambda: bool(self._running), lost=self._taken_for_dead)
+        self._tenure.seconds = float(lease)
         self._alarms = Alarms(clock)
         self._handler: Handler | None = None
         self._ringing: asyncio.Task[None] | None = None
@@ -150,6 +160,7 @@ class LocalEngine:
         if job is None:
             return
         attempt = Attempt(job, self.owner, self._tenure.dead)
+        attempt.patience = self._tenure.seconds
         task = asyncio.create_task(self._attempt(self._handler, attempt), name=f"turn {job.job_id}")
         self._running[lane] = attempt, task
         task.add_done_callback(lambda _: self._ended(lane, attempt))  # for one that was cancelled before it began
@@ -170,7 +181,7 @@ class LocalEngine:
             if await self._tenure.hold():
                 await handler(attempt)
             else:
-                attempt.again = after(self._clock.now(), SECONDS)
+                attempt.again = after(self._clock.now(), self._tenure.seconds)
         except StoreGone as error:  # for good: the turn is owed to whoever opens the store again
             log.warning("job %s is given up: %s", attempt.job.job_id, error)
         except StoreError as error:
@@ -208,6 +219,6 @@ class LocalEngine:
         """Stop everything. If nobody else takes it up, it is ours again."""
         for attempt, task in self._running.values():
             attempt.lost.set()
-            attempt.again = after(self._clock.now(), SECONDS)
+            attempt.again = after(self._clock.now(), self._tenure.seconds)
             if not attempt.ending:
                 task.cancel("the lease was lost")

@@ -95,6 +95,8 @@ class Book:
         """The tasks that the turn may still give."""
         self.job = JobRef(self.channel_id, notes.turn.speaker, self.turn_id)
         """The turn as the engine knows it."""
+        self.resumed = bool(journal)
+        """Whether an earlier attempt at the turn has recorded calls."""
 
     @property
     def turn_id(self) -> str:
@@ -103,11 +105,6 @@ class Book:
     @property
     def channel_id(self) -> str:
         return self.notes.live.state.channel_id
-
-    @property
-    def resumed(self) -> bool:
-        """Whether an earlier attempt at the turn has recorded calls."""
-        return bool(self._journal)
 
     async def claim(self) -> None:
         """Make sure that the turn is ours before anything of the agent's own runs."""

@@ -15,6 +15,9 @@ import msgspec
 
 from antiphon.core.instants import Instant
 
+PATIENCE = 2.0
+"""The usual seconds until a job that another owner has claimed is looked at again."""
+
 
 class JobRef(msgspec.Struct, frozen=True):
     """A turn that is owed, by its ids."""
@@ -44,6 +47,8 @@ class Attempt:
         self.waits_for_tasks: Callable[[], bool] = lambda: False
         """Set by the handler: whether all calls in progress do nothing but wait for the turns of tasks. When the engine
         stops there is no use in waiting for such an attempt: the turns that it waits for are stopped too."""
+        self.patience = PATIENCE
+        """The seconds after which a job that another owner has claimed is looked at again."""
         self.again: Instant | None = None
         """Set by the handler to be tried again at this instant."""
 

@@ -20,10 +20,11 @@ from antiphon.store.protocol import Lease, Store
 log = logging.getLogger("antiphon.engine")
 
 SECONDS = 2.0
+"""How long a lease lasts, unless the engine is told otherwise."""
 RENEWALS = 3
 """How often a lease is renewed before it would run out."""
-CLOCK_TOLERANCE = SECONDS / (2 * RENEWALS)
-"""By how many seconds a clock must have been set for that to matter here."""
+CLOCK_TOLERANCE = 1 / (2 * RENEWALS)
+"""By how much of a lease a clock must have been set for that to matter here."""
 
 
 class Tenure:
@@ -33,6 +34,8 @@ class Tenure:
         self, store: Store, clock: Clock, owner: str, *, busy: Callable[[], bool], lost: Callable[[], None]
     ) -> None:
         self.owner = owner
+        self.seconds = SECONDS
+        """How long a lease lasts that is taken or renewed from now on."""
         self._store, self._clock = store, clock
         self._busy, self._lost = busy, lost
         self._lease: Lease | None = None
@@ -72,19 +75,19 @@ class Tenure:
             return True
         if self._clock_was_set():
             return False
-        return await self._store.lease(_name(other), self.owner, SECONDS) is not None
+        return await self._store.lease(_name(other), self.owner, self.seconds) is not None
 
     def _clock_was_set(self) -> bool:
         """Whether the clock was set so lately that who lives may not have renewed its lease since."""
         drift, now = self._clock.drift(), steady(self._clock)
-        if abs(drift - self._drift) > CLOCK_TOLERANCE:
-            self._drift, self._doubted_until = drift, after(now, SECONDS)
+        if abs(drift - self._drift) > CLOCK_TOLERANCE * self.seconds:
+            self._drift, self._doubted_until = drift, after(now, self.seconds)
         return now < self._doubted_until
 
     async def _keep(self) -> None:
         never = asyncio.Event()
         while True:
-            await self._clock.wait(never, after(self._clock.now(), SECONDS / RENEWALS))
+            await self._clock.wait(never, after(self._clock.now(), self.seconds / RENEWALS))
             if not self._busy() and await self._laid_down():
                 return
             if not await self._renewed_in_time():
@@ -121,8 +124,8 @@ class Tenure:
 
     async def _renew(self) -> bool:
         """Take the lease or renew it. An epoch that has moved on says that somebody else had it meanwhile."""
-        until = after(steady(self._clock), SECONDS)
-        lease = await self._store.lease(_name(self.owner), self.owner, SECONDS)
+        until = after(steady(self._clock), self.seconds)
+        lease = await self._store.lease(_name(self.owner), self.owner, self.seconds)
         if lease is None or (self._lease is not None and lease.epoch != self._lease.epoch):
             return False
         self._lease, self._held_until = lease, until

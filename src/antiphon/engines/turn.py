@@ -42,7 +42,6 @@ from antiphon.engines.place import Place
 from antiphon.engines.protocol import Attempt
 from antiphon.engines.recovery import has_crashed, record_crash, rests_until
 from antiphon.engines.suspects import Permit, SuspectGate
-from antiphon.engines.tenure import SECONDS
 from antiphon.engines.tracing import Trace, Tracing
 from antiphon.hub.live import LiveChannel
 
@@ -84,7 +83,7 @@ class Turns:
         if turn is None or agent is None:
             return
         if turn.owner and not await attempt.takeover(turn.owner):
-            attempt.again = after(clock.now(), SECONDS)
+            attempt.again = after(clock.now(), attempt.patience)
             return
         if turn.epoch and await self._place.delegates.forsaken(live.state):
             return
@@ -272,7 +271,7 @@ class Turns:
         """The turn is somebody else's. Whoever has it now may die as well, so it is looked at again."""
         attempt.ending = True
         if owed_turn(notes.live.state, notes.turn.turn_id) is not None:
-            attempt.again = after(self._place.clock.now(), SECONDS)
+            attempt.again = after(self._place.clock.now(), attempt.patience)
         if notes.claimed:  # otherwise somebody else was quicker, which is no news
             await self._fenced(notes.live, notes.turn, why)
 
