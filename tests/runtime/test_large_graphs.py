@@ -16,6 +16,7 @@ import pytest
 from antiphon import (
     AgentsTarget,
     AgentTarget,
+    BranchFailed,
     ContextEquals,
     ContextIn,
     ContextThreshold,
@@ -70,6 +71,11 @@ GRAPHS: dict[str, Callable[[], TransitionGraph]] = {
     "tools": lambda: rules(800, lambda number: ToolCalled(f"t{number}") & ContextEquals(f"k{number % 20}", 1)),
     "groups": lambda: rules(
         100, lambda number: ContextEquals(f"k{number}", 1), lambda number: AgentsTarget(PEOPLE[: 2 + number % 2])
+    ),
+    "failing groups": lambda: rules(
+        100,
+        lambda number: BranchFailed() & ContextEquals(f"k{number}", 1),
+        lambda number: AgentsTarget(PEOPLE[: 2 + number % 2]),
     ),
     "whims": lambda: rules(800, Whim),
 }

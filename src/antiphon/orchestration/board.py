@@ -99,6 +99,7 @@ class Board:
         ]
         self.breadth = 1 + len(self.domains) // LIGHT
         """The steps that one situation counts, which is made of all variables."""
+        self.start = Node((graph.initial_speaker,), tuple(domain.start for domain in self.domains))
         self._tools: tuple[str | None, ...] = (None, *tools_of(conditions))
         self._oracles, self.partial = oracles_of(conditions)
         """Whether not everything is looked at, because there is too much of it."""
@@ -121,24 +122,21 @@ class Board:
         """Whether all steps that may be taken have been."""
         return self.effort >= self.most
 
-    @property
-    def start(self) -> Node:
-        return Node((self.graph.initial_speaker,), tuple(domain.start for domain in self.domains))
-
     def words(self, node: Node) -> Iterator[Word]:
         """Everything that may be said next; also by those who may put in a word."""
         for speaker in node.holders:
             for values in self._later(node.values):
                 yield Word(speaker, values, node.spent)
-        if self._branches and len(node.holders) > 1:
-            yield from self._failures(node)
+        yield from self.failures(node)
         for person in self.people:
             if person not in node.holders:
                 for values in self._later(node.values):
                     yield Word(person, values, node.spent, node.holders)
 
-    def _failures(self, node: Node) -> Iterator[Word]:
+    def failures(self, node: Node) -> Iterator[Word]:
         """What may be said next in a group of which some fail: one, all but one, or all. Only agents fail."""
+        if not self._branches or len(node.holders) < 2:
+            return
         agents = tuple(name for name in node.holders if self.seating.kinds.get(name) == "agent")
         for speaker in node.holders:
             others = tuple(name for name in agents if name != speaker)

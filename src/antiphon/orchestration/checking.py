@@ -263,19 +263,24 @@ def _retrying(board: Board, found: Exploration, budget: int) -> Iterator[Finding
         return
     board.allow(budget)
     told: set[int] = set()
-    for group in (node for node in found.came_by if len(node.holders) > 1):
-        if board.spent:
-            return
-        board.effort += board.breadth
-        failing = [word for word in board.words(group) if word.failed]
-        for move in (move for word in failing for move in board.moves(word)):
-            rule, again = move.rule, move.to == group.holders and board.after(group, move).spent == group.spent
-            if rule is None or rule in told or not again:
-                continue
-            told.add(rule)
-            what = f"transition {rule} gives the turn to {', '.join(move.to)} again each time a branch fails"
-            advice = "wrap its condition in Once, or set max_turns"
-            yield _warning("endless_retry", f"{what}; one that always fails keeps it going round: {advice}")
+    for group, move in _after_failures(board, found):
+        rule, again = move.rule, move.to == group.holders and board.after(group, move).spent == group.spent
+        if rule is None or rule in told or not again:
+            continue
+        told.add(rule)
+        what = f"transition {rule} gives the turn to {', '.join(move.to)} again each time a branch fails"
+        advice = "wrap its condition in Once, or set max_turns"
+        yield _warning("endless_retry", f"{what}; one that always fails keeps it going round: {advice}")
+
+
+def _after_failures(board: Board, found: Exploration) -> Iterator[tuple[Node, Move]]:
+    """Where the turn may go when branches of a group have failed, as far as steps are left."""
+    for group in found.came_by:
+        for word in board.failures(group):
+            if board.spent:
+                return
+            board.effort += board.breadth
+            yield from ((group, move) for move in board.moves(word))
 
 
 def _unexplored(found: Exploration) -> Iterator[Finding]:
