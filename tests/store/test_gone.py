@@ -20,6 +20,7 @@ from antiphon.store.sqlite_connection import Connection, Values, connect
 from antiphon.testing.envelopes import said, whole_log
 
 Change = Callable[[Path], None]
+PATIENCE = 30.0
 
 
 def _deleted(path: Path) -> None:
@@ -191,6 +192,18 @@ async def test_a_connection_that_is_opened_again_does_not_take_another_file(path
     left = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)  # without the log of the file that was there
     assert left.execute("SELECT count(*) FROM log").fetchone() == (0,)
     left.close()
+
+
+async def test_a_hub_whose_store_is_gone_closes(path: Path) -> None:
+    hub = await Hub.open(f"sqlite:///{path}")
+    ann = await hub.register("ann")
+    await hub.register("ben")
+    channel = await ann.open(target="ben")
+    path.unlink()
+    with pytest.raises(StoreGone):
+        await channel.send("not recorded")
+    async with asyncio.timeout(PATIENCE):
+        await hub.close()
 
 
 async def test_a_hub_says_so_to_whoever_sends(path: Path) -> None:

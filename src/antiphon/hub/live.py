@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -104,8 +103,11 @@ class LiveChannel:
     async def settled(self) -> None:
         """Wait until nothing is left to admit."""
         while self.busy:
-            with suppress(StoreError):  # whoever wanted something is told; this only waits
+            try:
                 await self.submit(nothing, Priority.BACKGROUND)
+            except StoreError:  # whoever wanted something is told; this only waits
+                if self._task is not None:  # asked again before it ends, a store that is gone would be asked for ever
+                    await asyncio.wait((self._task,))
 
     async def erase(self, laws: Laws) -> int:
         """Erase the log while nothing is admitted, and fold what is left of it under these laws; how many records."""

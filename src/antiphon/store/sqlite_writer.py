@@ -133,18 +133,25 @@ class Writer:
 
     def _opened(self) -> Connection:
         connection = self._database.to_write()
-        self._identity.opened()
-        self._kept = last_position(connection)
-        sweep_left(connection, self._path)
+        try:
+            self._identity.opened()
+            self._kept = last_position(connection)
+            sweep_left(connection, self._path)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _opened_again(self) -> Connection:
         self._identity.check()
         connection = self._database.to_write_on()
-        if last_position(connection) < self._kept:  # the log beside the file has gone meanwhile
+        try:
+            if last_position(connection) < self._kept:  # the log beside the file has gone meanwhile
+                raise self._identity.lost()
+            self._identity.opened()
+        except BaseException:
             connection.close()
-            raise self._identity.lost()
-        self._identity.opened()
+            raise
         return connection
 
     def _is_time_to_leave(self, group: Group) -> bool:
