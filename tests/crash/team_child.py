@@ -24,7 +24,7 @@ from antiphon.agents.tool import Tool
 from antiphon.hub.ids import TimeOrderedIds
 from antiphon.runtime.invoking import channel_of
 from tests.crash.team_plan import CHECKER, LEAD, LEAF, LOOK_AROUND, MESSAGES, MIDDLE, NATURAL, USAGE
-from tests.crash.turn_child import LONGEST_LIFE, forget_calls, post, say
+from tests.crash.turn_child import LONGEST_LIFE, forget_calls, post, say, shorten_pauses
 
 
 class Outside:
@@ -106,6 +106,7 @@ async def main(path: str, port: int, run: str) -> None:
 
 if __name__ == "__main__":
     signal.alarm(LONGEST_LIFE)
+    shorten_pauses()
     if "--no-journal" in sys.argv:
         forget_calls()
     if "--new-tasks" in sys.argv:

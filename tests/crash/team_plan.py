@@ -18,6 +18,8 @@ DOWN, DEEPER, DELEGATE = f"transfer_to_{MIDDLE}", f"transfer_to_{LEAF}", f"deleg
 
 MESSAGES = ("Refund it.", "And now?", "Once more.", f"@{MIDDLE} Thanks.")
 """What a person says, one after the other, to the lead."""
+READ = tuple(message.removeprefix(f"@{MIDDLE} ") for message in MESSAGES)
+"""The same as agents read it: without the mention."""
 TASKS = {"Refund it.": "Check the refund.", "Once more.": "Check it again."}
 """What the checker is given to do, by what is being answered."""
 CHECKING = ((CHECKER, ("look_up", "stock")), (CHECKER, (PAY,)), (CHECKER, ()))
@@ -40,7 +42,7 @@ SCRIPT: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         (LEAF, ()),
     ),
     "Once more.": ((LEAF, (PAY, "stock")), (LEAF, (DELEGATE,)), (LEAF, ())),
-    f"@{MIDDLE} Thanks.": ((MIDDLE, ("notify",)), (MIDDLE, ())),
+    "Thanks.": ((MIDDLE, ("notify",)), (MIDDLE, ())),
     **dict.fromkeys(TASKS.values(), CHECKING),
 }
 """Who is asked step by step, and which tools it calls for; none if it answers."""
@@ -67,7 +69,7 @@ def rounds(said: str) -> Iterator[list[str]]:
 
 ROUND = {
     place: number
-    for number, places in enumerate(each for message in MESSAGES for each in rounds(message))
+    for number, places in enumerate(each for message in READ for each in rounds(message))
     for place in places
 }
 """Which calls are made together: who makes one of a later round has seen what all of the earlier ones came to."""
@@ -82,7 +84,7 @@ def reply_to(said: str) -> list[object]:
     return [f"{who} is done with: {said}", who, None, asked * USAGE[0], asked * USAGE[1]]
 
 
-REPLIES = [reply_to(message) for message in MESSAGES]
+REPLIES = [reply_to(message) for message in READ]
 
 
 def _reads(place: str, body: Body, key: str) -> Asked:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.crash.ledger import LONGEST_HOLD, World
 from tests.crash.team_kill import TeamKilling, audit, kill_teams, place_of, tell
-from tests.crash.team_plan import MESSAGES, PAYMENTS, ROUND, TASKS, TEAM
+from tests.crash.team_plan import PAYMENTS, READ, ROUND, TASKS, TEAM
 from tests.crash.turn_kill import Life
 
 KILLS = 50 if os.environ.get("ANTIPHON_PROOF") == "1" else 8
@@ -73,7 +73,7 @@ def killed_in(call: str, folder: Path, world: World, *, flag: str = "") -> TeamK
         "Refund it./1/look_around",
         "Check the refund./1/pay",
         "Check it again./2/model",
-        f"{MESSAGES[-1]}/1/model",
+        f"{READ[-1]}/1/model",
     ],
 )
 def test_a_call_in_flight_is_made_again_and_no_other(call: str, tmp_path: Path) -> None:

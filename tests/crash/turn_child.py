@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from antiphon import EV_TEXT, Agent, Hub, Reply, Request, calls, says, tool
 from antiphon.agents.tool import Tool
+from antiphon.core import recovery
 from antiphon.core.events import EV_TURN_FAILED
 from antiphon.engines.notes import Notes
 from antiphon.runtime.invoking import channel_of
@@ -87,6 +88,11 @@ def forget_calls() -> None:
     Notes.claim = Notes.write = only_claim
 
 
+def shorten_pauses() -> None:
+    """Attempt a turn again almost at once after a crash: kills are to fall into turns, not into pauses."""
+    recovery.FIRST_PAUSE = 0.01
+
+
 async def main(path: str, port: int, run: str) -> None:
     agent = clerk(port, run)
     async with Hub.open(f"sqlite:///{path}") as hub:
@@ -105,6 +111,7 @@ async def main(path: str, port: int, run: str) -> None:
 
 if __name__ == "__main__":
     signal.alarm(LONGEST_LIFE)
+    shorten_pauses()
     if "--no-journal" in sys.argv:
         forget_calls()
     asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -177,12 +177,10 @@ class _Hunt:
         return life.done
 
     def _may_kill(self, run: str) -> bool:
-        """A turn that ends its process three times before any call has returned is given up, as it should be."""
         times = self.found.killed[run]
-        if self.found.kills == self._kills or times == MOST_KILLS or (times and self._chance.random() > AGAIN):
+        if self.found.kills == self._kills or times == MOST_KILLS:
             return False
-        progress = any(ROUND[asked.name] for asked in self._world.asked_by(run))
-        return times < MOST_KILLS - 1 or (progress and self._journal)
+        return not times or self._chance.random() <= AGAIN
 
     def _moment(self, spent: float) -> float:
         whole = self.found.turn_seconds

@@ -16,6 +16,7 @@ from tests.server.houses import PATIENCE, opened, so
 from tests.server.processes import Process, started
 
 PROGRAM = str(Path(__file__).with_name("stuck.py"))
+ANSWER = ("support", "ag2.msg.text")
 SLACK = 2.0
 """How many seconds longer than it should a process may take on a machine that is busy."""
 
@@ -25,7 +26,7 @@ async def served(folder: Path, seconds: float) -> AsyncIterator[Process]:
     """`antiphon serve`, which has so many seconds to stop. What it complains of is in a file."""
     store, complaints = str(folder / "team.db"), folder / "complaints"
     command = [sys.executable, "-m", "antiphon", "serve", PROGRAM, "--store", store, "--port", "0", "--json"]
-    command += ["--stop-within", str(seconds)]
+    command += ["--stop-within", str(seconds), "--open"]
     run = "import os, sys; os.dup2(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2); "
     run += "os.execv(sys.argv[2], sys.argv[2:])"
     async with started("-c", run, str(complaints), *command) as begun:
@@ -51,14 +52,10 @@ async def answer(client: httpx2.AsyncClient, channel_id: str) -> str:
     async with asyncio.timeout(PATIENCE):
         while True:
             log = (await client.get(f"/channels/{channel_id}/log")).json()["envelopes"]
-            said = [each["event_data"]["text"] for each in log if _is_answer(each)]
+            said = [each["event_data"]["text"] for each in log if (each["sender_id"], each["event_type"]) == ANSWER]
             if said:
                 return str(said[-1])
             await asyncio.sleep(0.02)
-
-
-def _is_answer(envelope: dict[str, object]) -> bool:
-    return envelope["sender_id"] == "support" and envelope["event_type"] == "ag2.msg.text"
 
 
 async def stopped(server: Process, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
