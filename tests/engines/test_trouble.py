@@ -122,7 +122,6 @@ async def test_a_tool_that_ends_itself_has_failed_and_its_neighbour_is_heard(odd
     "reply",
     [
         Reply(7),  # type: ignore[arg-type]
-        Reply("", (Call("pay", "x"),)),  # type: ignore[arg-type]
         Reply("", (Call("pay", {}, None),)),  # type: ignore[arg-type]
         Reply("x", usage=Usage(None, 1)),  # type: ignore[arg-type]
     ],
