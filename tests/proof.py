@@ -1,7 +1,8 @@
 """Everything with full counts: `make proof` runs this and writes docs/proof.md.
 
 The suites are the ones of `make test`, told by the environment to look further; the searches and the bars that only
-make sense with numbers are called directly. `python -m tests.proof tests/faults` runs one suite again.
+make sense with numbers are called directly. `python -m tests.proof tests/faults kill-server` runs a suite
+and a killing again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SUITES = {
     "Stores keep their guarantees, damaged records hurt one channel, a second hub is refused": "tests/store",
     "Faults are refused, lifted and recovered from; controls fail as they must": "tests/faults",
     "Bad input is refused with a reason and leaves no trace": "tests/hub/test_bad_input.py",
-    "A crash at every write of a turn or workflow tells the same story; takeover, doubt, poison": "tests/engines",
+    "A crash at every write of a turn or workflow tells the same story; takeover, doubt, crash loops": "tests/engines",
     "Whatever goes wrong in a turn, its channel comes to a named state; words put in; forks": "tests/runtime",
     "Of 10,000 random graphs those without a warning end by a rule; planted faults are found": "tests/orchestration",
     "Workflows and the flow of agents do what their documentation says": "tests/acceptance",
@@ -207,11 +208,21 @@ def row(line: Line) -> str:
     return f"| {line.promise} | {line.done} | {line.found} | {verdict} | {line.seconds:.0f} s |"
 
 
-def again(paths: list[str]) -> int:
-    """Run some of the suites again, and put what is found into the page that is there."""
-    lines = suites(paths)
+KILLING: dict[str, Callable[[], list[Line]]] = {
+    "kill": lambda: [killing()],
+    "kill-turns": turn_killing,
+    "kill-teams": team_killing,
+    "kill-server": lambda: [serve_killing()],
+}
+
+
+def again(names: list[str]) -> int:
+    """Run some of the suites and killings again, and put what is found into the page that is there."""
+    lines = [line for name in names for line in (KILLING[name]() if name in KILLING else suites([name]))]
     page = REPORT.read_text().splitlines()
     for line in lines:
+        if not any(old.startswith(f"| {line.promise} |") for old in page):
+            page.insert(page.index("|---|---|---|---|---|") + 1, row(line))
         page = [row(line) if old.startswith(f"| {line.promise} |") else old for old in page]
         print(f"{'ok ' if line.holds else 'NO '} {line.promise}: {line.found} ({line.seconds:.0f} s)", flush=True)
     REPORT.write_text("\n".join(page) + "\n")
