@@ -1,9 +1,9 @@
-"""Turns that were in progress when a process died run one at a time, until one of their calls returns.
+"""Turns that were in progress when a process died run one at a time.
 
 Rule 1: of all turns that were in progress during a crash (suspects) one runs at a time, with no limit on the wait, so
         that one that ends its process every time takes along no other suspect.
-Rule 2: a call that returns clears the suspicion, and the place is free for the next suspect at once.
-Rule 3: a suspect with two crashes or more also waits until no cleared one runs: they would pay a second time.
+Rule 2: a call that returns clears the suspicion: the crashes of that turn are counted anew.
+Rule 3: a suspect also waits until no cleared one runs: a second crash would hit that one a second time.
 Rule 4: a turn that waits inside the hub for another turn lends its place meanwhile: the other may need it. One that
         waits for tasks from the start begins without the place: it must be there to stop them if it is cancelled.
 """
@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-
-REPEATED = 2
-"""From how many crashes in a row a suspect waits for the cleared ones too."""
-
 
 _Order = tuple[bool, int, int]
 """Who lent the place, then who crashed least, then who came first."""
@@ -146,7 +142,7 @@ class SuspectGate:
         """Give the place to the first in order that may have it, if it is free."""
         if self._holder is not None:
             return
-        able = [entry for entry in self._waiting if self._may_enter(entry[1])]
+        able = [entry for entry in self._waiting if not self._cleared - {entry[1]}]
         if not able:
             return
         chosen = min(able, key=lambda entry: entry[0])
@@ -154,9 +150,6 @@ class SuspectGate:
         self._holder = chosen[1]
         if not chosen[2].done():
             chosen[2].set_result(True)
-
-    def _may_enter(self, permit: Permit) -> bool:
-        return permit.crashes < REPEATED or not self._cleared - {permit}
 
 
 async def _first_of(granted: asyncio.Future[bool], stopping: asyncio.Event | None) -> None:
