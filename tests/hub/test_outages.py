@@ -11,9 +11,9 @@ from antiphon import (
     EV_TEXT,
     Agent,
     AgentTarget,
-    Always,
     Channel,
     Envelope,
+    FromSpeaker,
     Hub,
     Limits,
     TerminateTarget,
@@ -35,7 +35,7 @@ EXTENDED = "antiphon.deadline.extended"
 HOUR, DAY = 3600, 86_400
 GRAPH = TransitionGraph(
     initial_speaker="ann",
-    transitions=[Transition(Always(), AgentTarget("bob"))],
+    transitions=[Transition(FromSpeaker("ann"), AgentTarget("bob"))],
     default_target=TerminateTarget("done"),
 )
 

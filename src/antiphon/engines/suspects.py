@@ -3,7 +3,8 @@
 Rule 1: of all turns that were in progress during a crash (suspects) one runs at a time, with no limit on the wait, so
         that one that ends its process every time takes along no other suspect.
 Rule 2: a call that returns clears the suspicion: the crashes of that turn are counted anew.
-Rule 3: a suspect also waits until no cleared one runs: a second crash would hit that one a second time.
+Rule 3: a suspect also waits until no cleared one runs: a second crash would hit that one a second time. It does not
+        wait for the turn of a task that it gave itself, which may last until this one stops it.
 Rule 4: a turn that waits inside the hub for another turn lends its place meanwhile: the other may need it. One that
         waits for tasks from the start begins without the place: it must be there to stop them if it is cancelled.
 """
@@ -20,8 +21,10 @@ _Order = tuple[bool, int, int]
 class Permit:
     """The right of one attempt to run as the only suspect."""
 
-    def __init__(self, gate: SuspectGate, crashes: int) -> None:
+    def __init__(self, gate: SuspectGate, crashes: int, *, channel_id: str = "", giver: str = "") -> None:
         self._gate, self.crashes = gate, crashes
+        self.channel_id, self.giver = channel_id, giver
+        """The channel of the turn, and the one that it was given from, if it is a task."""
         self._lent = 0
         self._settled = False
         """Whether it needs the place no more: its suspicion is cleared, or its attempt is over."""
@@ -142,7 +145,7 @@ class SuspectGate:
         """Give the place to the first in order that may have it, if it is free."""
         if self._holder is not None:
             return
-        able = [entry for entry in self._waiting if not self._cleared - {entry[1]}]
+        able = [entry for entry in self._waiting if not self._hindered(entry[1])]
         if not able:
             return
         chosen = min(able, key=lambda entry: entry[0])
@@ -150,6 +153,10 @@ class SuspectGate:
         self._holder = chosen[1]
         if not chosen[2].done():
             chosen[2].set_result(True)
+
+    def _hindered(self, permit: Permit) -> bool:
+        """Whether a cleared turn runs that a crash of this one would hit again."""
+        return any(other is not permit and other.giver != permit.channel_id for other in self._cleared)
 
 
 async def _first_of(granted: asyncio.Future[bool], stopping: asyncio.Event | None) -> None:

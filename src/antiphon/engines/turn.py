@@ -105,7 +105,12 @@ class Turns:
             await self._traced(attempt, live, agent, turn=turn)
             return
         self._place.limit.wait_outside(attempt.job.job_id)  # it may have to wait for other suspects
-        permit = Permit(self._suspects, turn.crashes)
+        permit = Permit(
+            self._suspects,
+            turn.crashes,
+            channel_id=live.state.channel_id,
+            giver=self._place.delegates.giver(live.state),
+        )
         try:
             if live.state.tasks:
                 permit.begin()
