@@ -8,9 +8,9 @@ from typing import ParamSpec, TypedDict, Unpack
 import click
 
 from antiphon.cli.deciders import Decider, DecisionMade, ServerDecider, StoreDecider
-from antiphon.cli.keys import server_url, store_or_server, tenant_name
-from antiphon.cli.options import VARIABLE, known_name, store_argument
+from antiphon.cli.options import known_name
 from antiphon.cli.output import Cell, Column, output, write_json
+from antiphon.cli.places import place_options
 from antiphon.cli.plain import printable
 from antiphon.core.codec import to_json
 from antiphon.core.errors import UsageError
@@ -55,39 +55,11 @@ class ApprovalCommands(click.Group):
         return super().parse_args(ctx, args)
 
 
-def place_options(function: Callable[P, None]) -> Callable[P, None]:
-    """Give a command the options that all of them have."""
-    decorators = (
-        store_argument,
-        click.option(
-            "--server",
-            metavar="URL",
-            is_eager=True,
-            callback=server_url,
-            help="Ask the server that runs here, with the key in ANTIPHON_KEY (scope approve), instead of its store.",
-        ),
-        click.option(
-            "--store",
-            metavar="STORE",
-            envvar=VARIABLE,
-            show_envvar=True,
-            callback=store_or_server,
-            help="The store: the path of its file, or its URL.",
-        ),
-        click.option(
-            "--tenant", metavar="NAME", callback=tenant_name, help="The tenant of the store; without it, default."
-        ),
-    )
-    for decorate in reversed(decorators):
-        function = decorate(function)
-    return function
-
-
 def decision_options(function: Callable[P, None]) -> Callable[P, None]:
     """Give a command what every decision takes."""
     decorators = (
         click.argument("approval_id", metavar="ID"),
-        place_options,
+        place_options("approve"),
         click.option(
             "--as",
             "name",
@@ -131,7 +103,7 @@ def command() -> None:
 
 
 @command.command(name=LIST)
-@place_options
+@place_options("approve")
 @click.option("--channel", "channel_id", metavar="CHANNEL", help="Only what waits in this channel.")
 @click.option("--all", "everything", is_flag=True, help="At a server: of all channels; needs a key of scope operate.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each approval.")

@@ -7,8 +7,9 @@ from typing import Unpack
 
 import click
 
-from antiphon.cli.erasing import Place, eraser_at, place_options
+from antiphon.cli.erasing import Place, eraser_at
 from antiphon.cli.output import Cell, output, write_json
+from antiphon.cli.places import place_options
 from antiphon.cli.plain import counted, printable
 from antiphon.core.errors import AntiphonError
 from antiphon.core.ids import CHANNEL_ID
@@ -26,7 +27,7 @@ def whole_ids(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 
 @click.command()
 @click.argument("channels", metavar="CHANNEL...", nargs=-1, required=True, callback=whole_ids)
-@place_options
+@place_options("operate", argument=False)
 @click.option("--json", "as_json", is_flag=True, help='One JSON object a line: {"channel_id": …, "records": …, …}.')
 def delete(*, channels: tuple[str, ...], as_json: bool, **place: Unpack[Place]) -> None:
     """Erase the content of each CHANNEL, for good.

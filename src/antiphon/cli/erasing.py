@@ -6,17 +6,15 @@ Rule 2: each channel is erased whole or not at all. A server is asked for one af
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import ParamSpec, Protocol, TypedDict
 
-import click
 import msgspec
 
 from antiphon.cli.channels import listed
 from antiphon.cli.keepers import BY, AtServer, in_use
-from antiphon.cli.keys import server_url, store_or_server, tenant_name
-from antiphon.cli.options import VARIABLE, file_outside, reading
+from antiphon.cli.options import file_outside, reading
 from antiphon.core.erasing import is_erased
 from antiphon.core.errors import StoreRefused
 from antiphon.core.instants import Instant
@@ -55,36 +53,6 @@ class Eraser(Protocol):
     async def erase(self, channel_id: str) -> Erasure:
         """Erase one channel, and its tasks."""
         ...
-
-
-def place_options(function: Callable[P, None]) -> Callable[P, None]:
-    """Give a command the options that say where channels are."""
-    decorators = (
-        click.option(
-            "--server",
-            metavar="URL",
-            is_eager=True,
-            callback=server_url,
-            help="Have the server that runs here do it, with a key of the scope operate in ANTIPHON_KEY.",
-        ),
-        click.option(
-            "--store",
-            metavar="STORE",
-            envvar=VARIABLE,
-            show_envvar=True,
-            callback=store_or_server,
-            help="The store they are in: the path of its file, or its URL.",
-        ),
-        click.option(
-            "--tenant",
-            metavar="NAME",
-            callback=tenant_name,
-            help="The tenant of the store whose channels they are; without it, the one called default.",
-        ),
-    )
-    for decorate in reversed(decorators):
-        function = decorate(function)
-    return function
 
 
 @asynccontextmanager

@@ -8,21 +8,18 @@ Rule 3: what is wished for is checked before anything is opened or asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import ParamSpec, TypedDict, Unpack
-from urllib.parse import urlsplit
 
 import click
-from click.core import ParameterSource
 
 from antiphon.cli.keepers import AtServer, AtStore, Keeper
-from antiphon.cli.options import ARGUMENT, VARIABLE, known_name, shown_url, store_argument, store_url
+from antiphon.cli.options import known_name
 from antiphon.cli.output import Cell, Column, output, write_json
+from antiphon.cli.places import place_options
 from antiphon.cli.plain import printable
 from antiphon.core.codec import plain_data
 from antiphon.core.errors import UsageError
-from antiphon.core.hosts import is_loopback
 from antiphon.core.instants import Instant, after, instant
 from antiphon.hub.clock import SystemClock
 from antiphon.hub.keys import KINDS, SCOPES, Key, check_key_id, wished_key
@@ -32,7 +29,6 @@ P = ParamSpec("P")
 ALL = "all"
 SPAN = re.compile(r"([0-9]{1,6})([hdw])\Z")
 SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-SERVER = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?\Z")
 LAYOUT = [
     Column("KEY"),
     Column("PARTICIPANT"),
@@ -54,34 +50,6 @@ class Options(TypedDict):
     as_json: bool
 
 
-def store_or_server(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The store that was named, unless a server was."""
-    if not ctx.params.get("server"):
-        return store_url(ctx, param, value)
-    typed = ctx.get_parameter_source("store") is ParameterSource.COMMANDLINE
-    if ctx.meta.get(ARGUMENT) or typed:
-        raise click.UsageError("a store and a server are named: give one of them.", ctx)
-    return None
-
-
-def server_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A URL that a server can have."""
-    if value is not None and not SERVER.match(value):
-        raise click.BadParameter(f"{shown_url(value)!r} is no URL such as http://127.0.0.1:8484.", ctx, param)
-    if value is not None and value.startswith("http:") and not is_loopback(urlsplit(value).hostname or ""):
-        raise click.BadParameter(
-            f"{shown_url(value)!r} would be sent a key that anybody can read; use https.", ctx, param
-        )
-    return value
-
-
-def tenant_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """The tenant whose keys they are. Which one a server is of, it knows itself."""
-    if value is not None and ctx.params.get("server"):
-        raise click.UsageError("a tenant and a server are named: the server knows its own.", ctx)
-    return known_name(ctx, param, value) or "default"
-
-
 def moment_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Instant | None:
     """The instant that was given as a span from now, a day, or a time."""
     if value is None:
@@ -96,37 +64,6 @@ def moment_of(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         raise click.BadParameter(
             f"{value!r} is neither like 12h, 30d or 8w nor like 2027-01-01.", ctx, param
         ) from error
-
-
-def common(function: Callable[P, None]) -> Callable[P, None]:
-    """Give a command the options that all of them have."""
-    decorators = (
-        store_argument,
-        click.option(
-            "--server",
-            metavar="URL",
-            is_eager=True,
-            callback=server_url,
-            help="Ask the server that runs here instead of opening its store.",
-        ),
-        click.option(
-            "--store",
-            metavar="STORE",
-            envvar=VARIABLE,
-            show_envvar=True,
-            callback=store_or_server,
-            help="The store whose keys they are: the path of its file, or its URL.",
-        ),
-        click.option(
-            "--tenant",
-            metavar="NAME",
-            callback=tenant_name,
-            help="The tenant of the store whose keys they are; without it, the one called default.",
-        ),
-    )
-    for decorate in reversed(decorators):
-        function = decorate(function)
-    return function
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="COMMAND [ARGS]...")
@@ -155,7 +92,7 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command()
-@common
+@place_options("operate")
 @click.option("--participant", metavar="NAME", required=True, callback=known_name, help="Whom the key speaks for.")
 @click.option(
     "--kind", type=click.Choice(KINDS), default="service", show_default=True, help="What kind of participant that is."
@@ -212,7 +149,7 @@ def make(
 
 
 @command.command(name="list")
-@common
+@place_options("operate")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, one for each key.")
 def listing(**options: Unpack[Options]) -> None:
     """List all keys that were ever made, oldest first.
@@ -234,7 +171,7 @@ def listing(**options: Unpack[Options]) -> None:
 
 @command.command()
 @click.argument("key_id", metavar="KEY_ID")
-@common
+@place_options("operate")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: the key.")
 def revoke(*, key_id: str, **options: Unpack[Options]) -> None:
     """End the key KEY_ID, for good.

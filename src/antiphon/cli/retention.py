@@ -10,10 +10,11 @@ from typing import Literal, Unpack
 import click
 import msgspec
 
-from antiphon.cli.erasing import Candidate, Eraser, Place, candidates_at, eraser_at, place_options
+from antiphon.cli.erasing import Candidate, Eraser, Place, candidates_at, eraser_at
 from antiphon.cli.keys import SECONDS, SPAN
 from antiphon.cli.options import store_argument
 from antiphon.cli.output import Cell, Column, output, write_json
+from antiphon.cli.places import place_options
 from antiphon.core.errors import AntiphonError
 from antiphon.core.instants import Instant, after
 from antiphon.hub.clock import SystemClock
@@ -55,7 +56,7 @@ def age_of(ctx: click.Context, param: click.Parameter, value: str) -> Instant:
 
 @click.command()
 @store_argument
-@place_options
+@place_options("operate", argument=False)
 @click.option(
     "--older-than",
     "before",
