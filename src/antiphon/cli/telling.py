@@ -26,6 +26,7 @@ from antiphon.core.events import (
     EV_TASK_STARTED,
     EV_TURN_FENCED,
     Acknowledged,
+    ApprovalDecided,
     Assigned,
     CallCleared,
     CallConflicted,
@@ -52,6 +53,9 @@ from antiphon.core.events import (
     Rejected,
     Released,
     Text,
+    TurnDelayed,
+    TurnResumed,
+    TurnSuspended,
     Violated,
     event_of,
 )
@@ -150,6 +154,20 @@ def _lived(event: Event) -> str:
             return f"forks {origin} at {at}" + (f" for {by}" if by else "")
         case Assigned(speakers=speakers, reason=reason):
             return f"gives the turn to {_names(speakers)}" + (f": {reason}" if reason else "")
+        case _:
+            return _recovered(event)
+
+
+def _recovered(event: Event) -> str:
+    match event:
+        case TurnDelayed(turn=turn, crashes=crashes, until=until):
+            return f"attempts turn {turn} again after {until}: its process died ({crashes} in a row)"
+        case TurnSuspended(turn=turn, why=why):
+            return f"suspends turn {turn} until a person decides: {why}"
+        case TurnResumed(turn=turn, by=by):
+            return f"lets turn {turn} be attempted again, says {by}"
+        case ApprovalDecided(approval_id=approval_id, decision=decision, by=by, reason=reason):
+            return f"{by} decides {approval_id}: {decision}" + (f" ({reason})" if reason else "")
         case _:
             return _worked(event)
 

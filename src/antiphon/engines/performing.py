@@ -139,8 +139,9 @@ class Performance:
 
     def _signal(self, speaker: str, index: int, piece: str) -> None:
         """Publish a piece of text to those who may hear of the turn."""
-        book = self._book
-        signal = Signal(book.channel_id, speaker, book.turn_id, index, piece, book.notes.turn.audience)
+        book, chosen = self._book, self._tools.audience
+        audience = book.notes.turn.audience if chosen is None else chosen or None
+        signal = Signal(book.channel_id, speaker, book.turn_id, index, piece, audience)
         book.means.feed.signal(signal)
 
     def _given_up(self, index: int, reason: str, detail: str) -> Failing:

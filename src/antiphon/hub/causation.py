@@ -6,7 +6,7 @@ Rule 2: it is made when something is sent. A log that holds other causations, wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied
@@ -28,9 +28,10 @@ class RecentIds:
     def __contains__(self, envelope_id: str) -> bool:
         return envelope_id in self._ids
 
-    def add(self, batch: Iterable[Envelope]) -> None:
+    def add(self, batch: Sequence[Envelope]) -> None:
         """Keep the ids of these too, and drop the oldest."""
-        self._ids.update((envelope.envelope_id, None) for envelope in batch)
+        # A batch may be long. Deleting one by one from the front of a large dict takes time that grows with its square.
+        self._ids.update((envelope.envelope_id, None) for envelope in batch[-MOST_IDS:])
         while len(self._ids) > MOST_IDS:
             del self._ids[next(iter(self._ids))]
 

@@ -93,7 +93,7 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
     async def cancel(self, reason: str = "cancelled") -> int:
         """Stop every turn that an agent owes here, at once, without an answer; how many there were."""
         _check(reason, "the reason")
-        return await cancel_turns(self._live, self._speaker, reason, new_id=self._desk.new_id)
+        return await cancel_turns(self._live, self._speaker, reason, may_run=self._may_run, new_id=self._desk.new_id)
 
     async def settle(self, turn_id: str, index: int, *, result: str | None = None, again: bool = False) -> None:
         """Say what became of a call in doubt: what it came to, or that it is to be made again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from antiphon.core.codec import Malformed, check_json, same
@@ -38,6 +39,8 @@ async def opened(
         raise UsageError(f"say is {shown(say)}; give what is to be said first, as a text, or None")
     channel_id = desk.new_id() if key is None else derived_id("channel", created.creator, _checked(key))
     first = None if say is None else first_words(State(channel_id=channel_id, creator_id=created.creator), say)
+    if first is not None and key is None:  # it is never looked for, so it gets an id that sorts
+        first = replace(first, envelope_id="")
     make = partial(_made, desk, created, channel_id, first=first, may_run=may_run)
     live = await (make() if key is None else _keyed(desk, created, channel_id, first=first, make=make))
     await desk.until(live, ("active", "closed", "expired"))

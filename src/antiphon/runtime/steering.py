@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon.core.codec import Malformed, check_json
+from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.events import EV_CALL_CLEARED, EV_CALL_FINISHED, ApprovalDecided, CallCleared, CallFinished, Json
 from antiphon.core.guard import Deny
@@ -14,27 +15,31 @@ from antiphon.core.step import Admitted
 from antiphon.core.turns import Claim, Failure, Work, failed, noted, owed_turn, written
 from antiphon.core.words import shown
 from antiphon.hub.live import LiveChannel
-from antiphon.hub.request import Plan
 from antiphon.runtime.deciding import APPROVE, RESPOND, approval_id_of, decision_note
+from antiphon.runtime.permission import denial_of_turns
 
 
-async def cancel_turns(live: LiveChannel, by: str, reason: str, *, new_id: IdSource) -> int:
-    """End every turn that is owed now, without an answer; how many there were."""
+async def cancel_turns(live: LiveChannel, by: str, reason: str, *, may_run: bool, new_id: IdSource) -> int:
+    """End every turn that is owed now, without an answer; how many there were.
+
+    Without `may_run` it is refused as a whole if the rules would then give an agent a turn.
+    """
     _check_person(live.state, by)
     turns = [turn.turn_id for turn in live.state.owed]
     failure = Failure("cancelled", f"by {by}: {reason}")
 
-    def cancelling(turn_id: str) -> Plan:
-        def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny | None:
-            turn = owed_turn(fold.state, turn_id)
-            if turn is None:
-                return None
-            return failed(fold, Work(Claim(turn_id, turn.epoch)), failure, laws=laws, at=at, new_id=new_id)
+    def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny | None:
+        batch: list[Envelope] = []
+        before = fold.state
+        for turn in filter(None, (owed_turn(before, turn_id) for turn_id in turns)):
+            ended = failed(fold, Work(Claim(turn.turn_id, turn.epoch)), failure, laws=laws, at=at, new_id=new_id)
+            if isinstance(ended, Admitted):  # the end of an earlier one may have ended this one too
+                batch.extend(ended.batch)
+                fold = ended.fold
+        denial = None if may_run else denial_of_turns(before, fold.state)
+        return denial or (Admitted(tuple(batch), fold) if batch else None)
 
-        return plan
-
-    for turn_id in turns:
-        await live.submit(cancelling(turn_id))
+    await live.submit(plan)
     return len(turns)
 
 

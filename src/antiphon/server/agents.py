@@ -100,6 +100,7 @@ async def stream_invoke(visit: Visit) -> EventStream:
         channel, message = await _resumed(visit, agent, place)
         events = following(channel, Told(agent.name, lambda: channel._live.state), message)
         return stream_of(visit, _frames(events, place))
+    check_stream(visit)  # before anything is said: a refused request must not make the agent run
     channel = await _channel(visit, agent, question)
     tokens = visit.asked(Tokens).tokens
     events = told_of(channel, agent, question.text, message_id=question.message_id, tokens=tokens)
@@ -113,6 +114,12 @@ def agent_of(visit: Visit, name: str) -> Declaration:
     if agent is None:
         raise Refused(404, "unknown_agent", f"no agent is called {name!r} here; GET /agents lists them")
     return agent
+
+
+def check_stream(visit: Visit) -> None:
+    """`Refused` if there is no place for another stream of this holder."""
+    if not visit.house.streams.open.has_place_for(visit.holder):
+        raise Refused(429, "too_many_streams", "there are too many streams; close one, or try again later")
 
 
 def stream_of(visit: Visit, frames: AsyncGenerator[bytes, None]) -> EventStream:

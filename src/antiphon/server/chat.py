@@ -26,7 +26,7 @@ from antiphon.runtime.events import FinalStateEvent
 from antiphon.runtime.following import Numbered, with_tokens
 from antiphon.runtime.invoking import Before, channel_of, check_runs, events_of
 from antiphon.runtime.told import Told, reply_of
-from antiphon.server.agents import stream_of
+from antiphon.server.agents import check_stream, stream_of
 from antiphon.server.chat_memory import Held, Memory
 from antiphon.server.chat_reading import Conversation, conversation_of, digest, key_of, thread_id_of, wants_events
 from antiphon.server.chat_shapes import (
@@ -102,9 +102,11 @@ class Exchange(msgspec.Struct):
 
     async def streamed(self) -> AsyncGenerator[bytes, None]:
         """The answer in pieces. What cannot be said is refused before there are any."""
-        if not self.visit.house.streams.open.has_place_for(self.visit.holder):
+        try:
+            check_stream(self.visit)
+        except Refused:
             self._give_back()
-            raise Refused(429, "too_many_streams", "there are too many streams; close one, or try again later")
+            raise
         events = await self._said(with_tokens(self.channel, self.told, self._events()))
         options = self.request.stream_options
         usage = options is not None and bool(options.include_usage)

@@ -178,7 +178,8 @@ class Connections:
                 self._told.add(line.holder)
                 said = "%s has %d connections without a key, which is its share: those that are idle make way"
                 log.warning(said, line.holder, self._share)
-            self._make_way(held, len(held) - self._share)
+            # Not this one, whose first request may show a key. If it does not, that request is refused.
+            self._make_way([each for each in held if each is not line], len(held) - self._share)
 
     def leave(self, line: Line) -> None:
         """Take note of one that is gone, or has never begun."""

@@ -44,6 +44,8 @@ PRIVATE = [("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
 SEND_BUFFER = 128 * 1024
 """How many bytes of what is sent the system holds for each connection, so that a thousand who read nothing cost little,
 and that it is noticed soon whether anybody reads."""
+LAST_WORDS = 0.5
+"""How many seconds the answers have that say that the server stops."""
 ALLOWANCE = 2
 """How many seconds longer than our own patience that of what we run on is."""
 
@@ -185,9 +187,12 @@ def _bound(host: str, port: int, limits: Limits) -> socket.socket:
 async def _stop(server: uvicorn.Server, running: asyncio.Task[None], streams: Streams, *, seconds: float) -> None:
     streams.stopping.set()
     server.should_exit = True
-    late = asyncio.get_running_loop().call_later(seconds, streams.late.set)
+    loop = asyncio.get_running_loop()
+    late = loop.call_later(seconds, streams.late.set)
+    last = loop.call_later(seconds + LAST_WORDS, cut_all, server.server_state)  # of which nothing is taken
     try:
         await running
     finally:
         late.cancel()
+        last.cancel()
         cut_all(server.server_state)
