@@ -310,6 +310,38 @@ async def test_tokens_are_heard_by_those_who_heard_the_question(hub: Hub) -> Non
     assert [len(signals) for signals in heard.values()] == [4, 0, 4]
 
 
+async def test_tokens_are_heard_by_those_whom_a_tool_has_chosen(hub: Hub) -> None:
+    class Choosing(Streaming):
+        async def stream(self, request: Request) -> AsyncIterator[str | Reply]:
+            if not request.exchange:
+                yield calls("whisper")
+                return
+            async for piece in super().stream(request):
+                yield piece
+
+    @tool
+    async def whisper(channel: TurnChannel) -> str:
+        channel.set_audience(["ann"])
+        return "ok"
+
+    ann, _ = await hub.register("ann"), await hub.register("cleo")
+    await hub.register(Agent("bob", model=Choosing(), tools=[whisper]))
+    channel = await ann.open(type="discussion", target=["bob", "cleo"])
+    heard: dict[str | None, list[Signal]] = {"ann": [], "cleo": [], None: []}
+
+    async def listen(name: str | None) -> None:
+        async for signal in hub.signals(channel.channel_id, participant=name):
+            heard[name].append(signal)
+
+    listeners = [asyncio.create_task(listen(name)) for name in heard]
+    await asyncio.sleep(0)
+    await channel.send("In public.")
+    await said_by(hub, channel, "bob")
+    await channel.close()
+    await soon(asyncio.gather(*listeners))
+    assert [len(signals) for signals in heard.values()] == [4, 0, 4]
+
+
 async def test_nothing_leaks_over_http(clock: ManualClock) -> None:
     @tool(idempotency="unsafe", timeout=5)
     async def pay(code: str) -> str:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx2
 
-from antiphon import Agent, Hub, TransitionGraph
+from antiphon import (
+    Agent,
+    AgentsTarget,
+    AgentTarget,
+    BranchFailed,
+    FromSpeaker,
+    Hub,
+    Reply,
+    Request,
+    TerminateTarget,
+    Transition,
+    TransitionGraph,
+    says,
+)
 from tests.server.houses import House, echo, house, opened, so
 
 SEQUENCE = ["ann", "bob", "support"]
@@ -43,6 +58,32 @@ async def test_a_key_that_only_writes_cannot_make_an_agent_answer() -> None:
         assert (await writer.post(f"/channels/{channel_id}/context", json={"set": {"a": 1}})).status_code == 200
         assert (await say(both, channel_id)).status_code == 201
         await answered(here.hub, channel_id)
+
+
+async def test_a_key_that_only_writes_cannot_cancel_where_an_agent_goes_on() -> None:
+    async def hangs(request: Request) -> Reply:
+        await asyncio.Event().wait()
+        return says("never")
+
+    graph = TransitionGraph(
+        initial_speaker="ann",
+        transitions=[
+            Transition(BranchFailed(), AgentTarget("support")),
+            Transition(FromSpeaker("ann"), AgentsTarget(["ada", "ben"])),
+        ],
+        default_target=TerminateTarget("done"),
+    )
+    async with house(Agent("support", echo), Agent("ada", hangs), Agent("ben", hangs)) as here:
+        writer, both = await here.known("ann", "write", "read"), await here.known("ann", "write", "invoke")
+        knobs = {"graph": graph.to_dict()}
+        channel_id = await opened(writer, "ada", "ben", "support", type="workflow", knobs=knobs)
+        assert (await say(both, channel_id)).status_code == 201
+        before = await here.hub.log(channel_id)
+        refused = await writer.post(f"/channels/{channel_id}/cancel", json={})
+        assert (refused.status_code, reason_of(refused)) == (403, "wrong_scope")
+        told = [each.event_type for each in (await here.hub.log(channel_id))[len(before) :]]
+        assert "antiphon.turn.failed" not in told
+        assert (await both.post(f"/channels/{channel_id}/cancel", json={})).json() == {"turns": 2}
 
 
 async def test_a_key_that_only_writes_speaks_to_people_and_programs() -> None:

@@ -150,6 +150,30 @@ def test_a_machine_with_a_network_of_its_own_is_one_holder(host: str, holder: st
 # Streams and waiting requests
 
 
+async def test_a_stream_that_is_refused_asks_no_agent() -> None:
+    limits = Limits(streams=4, streams_each=1)
+    async with house(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
+        ann, _ = await here.known("ann"), await here.known("bob")
+        path = f"/channels/{await opened(ann, 'bob')}/subscribe"
+        await stack.enter_async_context(ann.stream("GET", path))
+        channels = len(await here.hub.channels())
+        refused = await ann.post("/agents/support/stream_invoke", json={"text": "Hello."})
+        assert refusal(refused) == (429, "too_many_streams", True)
+        assert len(await here.hub.channels()) == channels
+
+
+async def test_a_key_is_let_in_from_an_address_whose_share_is_taken_by_others() -> None:
+    """Connections without a key that never read their answers hold their address's share, and no more."""
+    limits = Limits(connections=16, connections_each=2)
+    async with house(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
+        ann = await here.known("ann")
+        for _ in range(4):
+            sock = await stack.enter_async_context(raw(here.port, window=4096))
+            await send(sock, request("GET", "/openapi.json") * 40)
+        assert (await ann.get("/agents")).status_code == 200
+        assert (await (await here.client()).get("/health")).status_code == 200
+
+
 async def test_streams_are_shared_by_key() -> None:
     async with house(limits=Limits(streams=4, streams_each=2)) as here, AsyncExitStack() as stack:
         first, second, bob = [await here.known(name) for name in ("ann", "ann", "bob")]

@@ -63,6 +63,8 @@ class Permit:
             self._gate.returned(self)
         else:
             await self._gate.take(self, None)
+            if self._lent:  # another wait has begun meanwhile
+                self._gate.lent(self)
 
     def forfeit(self) -> None:
         """Wait for another turn no longer, without the place: what waited was cancelled."""
@@ -86,6 +88,8 @@ class SuspectGate:
 
     async def take(self, permit: Permit, stopping: asyncio.Event | None) -> bool:
         """Wait until the permit holds the place; False if `stopping` is set before."""
+        if self._holder is permit:
+            return True
         granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         order = permit not in self._running, permit.crashes, next(self._numbers)
         entry = order, permit, granted
