@@ -57,14 +57,17 @@ class Permit:
     async def reclaim(self) -> None:
         """Take the place again, before all others that wait for it."""
         self._lent -= 1
-        if self._lent:
+        if self._is_lending():
             return
         if self._settled:
             self._gate.returned(self)
-        else:
-            await self._gate.take(self, None)
-            if self._lent:  # another wait has begun meanwhile
-                self._gate.lent(self)
+            return
+        await self._gate.take(self, None)
+        if self._is_lending():  # another wait has begun meanwhile
+            self._gate.lent(self)
+
+    def _is_lending(self) -> bool:
+        return self._lent > 0
 
     def forfeit(self) -> None:
         """Wait for another turn no longer, without the place: what waited was cancelled."""
