@@ -56,6 +56,11 @@ class Crashes:
     def now(self) -> Instant:
         return self.clock.now()
 
+    @property
+    def hub(self) -> Hub:
+        """The latest."""
+        return self._hubs[-1]
+
     async def next_hub(self, model: Callable[..., object] | None = None, **options: object) -> Hub:
         """Leave the hub there is as it is, and open another: ann, a person, is there, and bob with this model."""
         self.clock = ManualClock(self.clock.now())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
-from antiphon import Agent, Channel, Denied, Limits, Reply, Request, UsageError, calls, delegate, says, tool
+from antiphon import Agent, Channel, Denied, Hub, Limits, Reply, Request, UsageError, calls, delegate, says, tool
+from antiphon.agents.tool import Tool
 from antiphon.core.instants import seconds_between
 from antiphon.core.recovery import LONGEST_PAUSE, pause_after
 from antiphon.engines.local import LocalEngine
@@ -398,6 +400,53 @@ async def test_a_turn_that_ends_its_process_every_time_takes_another_along_once(
             place.channel_id = channel.channel_id
             assert await place.answered() == ["fine"]
             assert len(await place.told("turn.claimed")) == 2
+
+
+def asking(other: Agent, hub: Callable[[], Hub]) -> Tool:
+    """A tool that asks another agent in a thread of its own."""
+
+    @tool(idempotency="natural", timeout=None)
+    async def ask() -> str:
+        return (await other.invoke("Well?", thread_id="t", message_id="m", hub=hub())).text
+
+    return ask
+
+
+async def test_it_takes_a_turn_along_once_that_waits_for_another_turn() -> None:
+    """The innocent turn asks another agent, which takes longer than the killer needs."""
+    async with crashes() as place:
+        innocent: Channel | None = None
+        for life in range(12):
+            killed, thought = asyncio.Event(), asyncio.Event()
+
+            async def model(request: Request, killed: asyncio.Event = killed) -> Reply:
+                if request.messages[0].text == "kill":
+                    killed.set()
+                    await asyncio.Event().wait()
+                return says("so it is") if request.exchange else calls("ask")
+
+            async def slow(request: Request, thought: asyncio.Event = thought) -> Reply:
+                await thought.wait()
+                return says("yes")
+
+            other = Agent("other", model=slow, limits=place.limits)
+
+            hub = await place.next_hub(model, tools=[asking(other, lambda: place.hub)])
+            await hub.register(other)
+            if life == 0:
+                killer, innocent = await place.open(text="kill"), await place.open(text="ask")
+            await turns(100)
+            if life > 0:
+                thought.set()
+            place.channel_id = killer.channel_id
+            if life < 10:
+                await asyncio.wait_for(killed.wait(), 5)
+                await turns(30)
+        await place.until("turn.suspended")
+        assert innocent is not None
+        place.channel_id = innocent.channel_id
+        assert await place.answered() == ["so it is"]
+        assert len(await place.told("turn.claimed")) == 2
 
 
 async def test_messages_behind_a_suspended_turn_wait_too() -> None:

@@ -5,8 +5,8 @@ A tool may ask another agent, and that one another. Whoever asks says from which
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
@@ -19,42 +19,28 @@ taking: ContextVar[Lane | None] = ContextVar("taking", default=None)
 """The turn that is being taken by the code that runs."""
 
 
-class ExclusiveRun(Protocol):
-    """The right of a turn to run while others of its kind wait."""
+class RunningTurn(Protocol):
+    """The attempt at a turn that the running code is part of."""
 
-    def lend(self) -> None:
-        """Let the others run, while this turn waits for one of them."""
-        ...
+    def waiting_for(self, channel_id: str) -> AbstractAsyncContextManager[None]:
+        """Inside, a call waits until something happens in another channel; "" if it may be any.
 
-    async def reclaim(self) -> None:
-        """Run exclusively again, as soon as no other does."""
-        ...
-
-    def forfeit(self) -> None:
-        """End the wait without running exclusively again."""
+        It is left when the turn may go on.
+        """
         ...
 
 
-exclusive: ContextVar[ExclusiveRun | None] = ContextVar("exclusive", default=None)
-"""The exclusive run that the running code is part of; None for a turn that runs beside all others."""
+running_turn: ContextVar[RunningTurn | None] = ContextVar("running_turn", default=None)
+"""The attempt that the running code is part of; None outside of turns."""
 
 
-async def waiting_for_others(work: Awaitable[T]) -> T:
-    """Await what other turns may have to do first. A turn that runs exclusively lends its place meanwhile.
+async def waiting_for_others(work: Awaitable[T], channel_id: str = "") -> T:
+    """Await what turns of another channel may have to do first; of any channel, if none is named.
 
-    Without this, a turn that holds the place could wait for one that needs it, for ever.
+    A turn that may not run beside others lets those start that it waits for. Without this it could wait for ever.
     """
-    run = exclusive.get()
+    run = running_turn.get()
     if run is None:
         return await work
-    run.lend()
-    try:
-        result = await work
-    except asyncio.CancelledError:
-        run.forfeit()
-        raise
-    except BaseException:
-        await run.reclaim()
-        raise
-    await run.reclaim()
-    return result
+    async with run.waiting_for(channel_id):
+        return await work

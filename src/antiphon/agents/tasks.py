@@ -70,10 +70,6 @@ class Delegates(Protocol):
         """Stop the tasks that ended turns of this channel have left open, and record how each of them ended."""
         ...
 
-    def giver(self, channel: State) -> str:
-        """The channel from which the task of this channel was given; "" if it is no task."""
-        ...
-
     async def forsaken(self, channel: State) -> bool:
         """Whether this is the channel of a task that nobody waits for any more. It is stopped then."""
         ...

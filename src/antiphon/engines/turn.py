@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from antiphon.agents.context import Judge
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.history import History
 from antiphon.agents.loop import Said, drive, take_turn
-from antiphon.agents.nesting import exclusive, taking
+from antiphon.agents.nesting import running_turn, taking
 from antiphon.agents.scene import Manner
 from antiphon.agents.steps import Misstep
 from antiphon.agents.team import shown_path
@@ -41,7 +42,7 @@ from antiphon.engines.performing import Performance
 from antiphon.engines.place import Place
 from antiphon.engines.protocol import Attempt
 from antiphon.engines.recovery import has_crashed, record_crash, rests_until
-from antiphon.engines.suspects import Permit, SuspectGate
+from antiphon.engines.suspects import SuspectGate, TurnRun
 from antiphon.engines.tracing import Trace, Tracing
 from antiphon.hub.live import LiveChannel
 
@@ -64,7 +65,7 @@ class Turns:
         """The deadlines of calls. Somebody must let them run."""
         self._histories: OrderedDict[tuple[str, str, bool], History] = OrderedDict()
         self._turns = 0
-        self._suspects = SuspectGate()
+        self._gate = SuspectGate(_Owed(place))
         self._tracing = Tracing()
 
     async def __call__(self, attempt: Attempt) -> None:
@@ -99,34 +100,25 @@ class Turns:
             await self._admitted(attempt, live, agent, turn=turn)
 
     async def _admitted(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
-        """Run the turn; exclusively, if it was in progress during a crash."""
-        exclusive.set(None)  # a task may have been made in the context of another turn
-        if not turn.crashes:
-            await self._traced(attempt, live, agent, turn=turn)
-            return
-        self._place.limit.wait_outside(attempt.job.job_id)  # it may have to wait for other suspects
-        permit = Permit(
-            self._suspects,
-            turn.crashes,
-            channel_id=live.state.channel_id,
-            giver=self._place.delegates.giver(live.state),
-        )
+        """Run the turn; if it was in progress during a crash, not beside other such turns."""
+        run = TurnRun(self._gate, live.state.channel_id, turn.speaker, crashes=turn.crashes)
+        running_turn.set(run)  # always: a task may have been made in the context of another turn
+        if run.is_suspect:
+            self._place.limit.wait_outside(attempt.job.job_id)  # it may have to wait for other suspects
         try:
-            if live.state.tasks:
-                permit.begin()
-            elif not await permit.enter(attempt.stopping) or await self._place.delegates.forsaken(live.state):
+            if not await run.enter(attempt.stopping):
                 return
-            exclusive.set(permit)
-            await self._traced(attempt, live, agent, turn=turn, permit=permit)
+            if run.is_suspect and await self._place.delegates.forsaken(live.state):
+                return
+            await self._traced(attempt, live, agent, turn=turn, run=run)
         finally:
-            permit.leave()
+            run.leave()
 
     async def _traced(
-        self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn, permit: Permit | None = None
+        self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn, run: TurnRun
     ) -> None:
         notes = Notes(live, turn, attempt.owner, clock=self._place.clock, new_id=self._place.new_id)
-        if permit is not None:
-            notes.progressed = permit.clear
+        notes.progressed = run.clear
         with WATCH.watching(), self._tracing.turn(live.state, turn, workflow=in_packets(live)) as trace:
             await self._run(attempt, notes, agent, trace=trace)
 
@@ -310,6 +302,26 @@ class Turns:
             await notes.release()
         except (Denied, StoreError) as error:
             log.info("turn %s is not put back: %s", notes.turn.turn_id, error)
+
+
+class _Owed:
+    """What the channels loaded in this process are owed."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def speakers(self, channel_id: str) -> list[str]:
+        live = self._place.channels.loaded(channel_id)
+        turns = () if live is None else pending(live.state)
+        return [turn.speaker for turn in turns if turn.speaker in self._place.agents]
+
+    def tasks(self, channel_id: str) -> Iterable[str]:
+        live = self._place.channels.loaded(channel_id)
+        return () if live is None else live.state.open_tasks
+
+    def head(self, channel_id: str) -> int:
+        live = self._place.channels.loaded(channel_id)
+        return 0 if live is None else live.state.sequence
 
 
 def _judge(live: LiveChannel) -> Judge:

@@ -233,7 +233,9 @@ class Desk:
 
         try:
             work = live.submit(plan, draft.priority, again)
-            envelope = await (waiting_for_others(work) if waits_for_a_turn(live, draft) else work)
+            envelope = await (
+                waiting_for_others(work, live.state.channel_id) if waits_for_a_turn(live, draft) else work
+            )
         except Denied as denied:
             raise await self.audit.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"
@@ -351,7 +353,7 @@ class Desk:
         with self.feed.watching(live.state.channel_id) as grown:
             while live.state.status not in statuses and not self.closing.is_set():
                 grown.clear()
-                await waiting_for_others(grown.wait())
+                await waiting_for_others(grown.wait(), live.state.channel_id)
 
     async def _look(self, channel_id: str) -> None:
         await (await self.channels.get(channel_id)).look()

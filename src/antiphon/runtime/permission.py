@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from antiphon.agents.nesting import Lane, exclusive
+from antiphon.agents.nesting import Lane, running_turn
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.events import Created
@@ -54,8 +54,8 @@ def check_own_turn(live: LiveChannel, draft: Envelope, lane: Lane) -> None:
 
 
 def waits_for_a_turn(live: LiveChannel, draft: Envelope) -> bool:
-    """Whether a draft from inside of an exclusive run waits for the end of another turn, which may need its place."""
-    return exclusive.get() is not None and isinstance(live.laws.judge(live.fold, draft), Later)
+    """Whether a draft from inside of a turn waits for the end of another."""
+    return running_turn.get() is not None and isinstance(live.laws.judge(live.fold, draft), Later)
 
 
 async def causation_denied(store: Log, live: LiveChannel, draft: Envelope) -> Denied | None:

@@ -106,11 +106,6 @@ class Tasks:
             if owed_turn(channel, turn_id) is None and giver in self._desk.agents:
                 self._settle(channel.channel_id, task_id)
 
-    def giver(self, channel: State) -> str:
-        """The channel from which the task of this channel was given; "" if it is no task."""
-        given = channel.knobs.get(TASK)
-        return str(given.get("parent", "")) if isinstance(given, dict) else ""
-
     async def forsaken(self, channel: State) -> bool:
         """Whether this is the channel of a task that nobody waits for any more. It is stopped then.
 
