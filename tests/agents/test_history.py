@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 import pytest
@@ -91,6 +91,27 @@ def test_a_turn_is_shown_what_came_before_it(sequence: int, expected: list[str])
         said("alice", "three"),
     )
     assert texts(history, sequence) == expected
+
+
+@pytest.mark.parametrize(
+    ("people", "expected"),
+    [
+        ({"alice"}, ["Tax?", "@tax a1", "two", "Bill?"]),
+        ((), ["@tax Tax?", "@tax a1", "two", "@bill Bill?"]),
+    ],
+)
+def test_what_people_said_to_an_agent_is_shown_as_it_is_meant(people: Container[str], expected: list[str]) -> None:
+    """An answer that comes late stands before messages with and without a mention."""
+    history = read(
+        said("alice", "@tax Tax?"),
+        said("alice", "two"),
+        said("alice", "@bill Bill?"),
+        because("e4", said("ada", "@tax a1")),
+    )
+    messages, digest = history.until(1000, people=people, meant=lambda text: text.partition(" ")[2])
+    assert [message.text for message in messages] == expected
+    assert digest == history.until(1000)[1]
+    assert history.until(4, people={"alice"}, meant=str.upper)[0][0].text == "@TAX TAX?"
 
 
 def test_a_second_attempt_is_shown_the_same() -> None:

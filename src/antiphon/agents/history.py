@@ -9,11 +9,12 @@ Rule 3: a turn is shown what was said before it was assigned, whenever it is run
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from antiphon.agents.mentions import mentioned
 from antiphon.core.codec import Malformed, as_type, to_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.events import EV_CALL_FINISHED, EV_HISTORY_IMPORTED
@@ -46,6 +47,8 @@ class History:
         self._texts: list[str] = []
         """What was said in each, without a name before it."""
         self._speakers: list[str] = []
+        self._addressed: list[int] = []
+        """The positions of the messages that begin with a mention. Only these may be meant otherwise than they read."""
         self._digests: list[bytes] = []
         self._voices: dict[str, Voice] = {}
         """Who said what, by the envelope."""
@@ -75,14 +78,14 @@ class History:
     ) -> tuple[list[Message], str]:
         """What was said before this place in the log, and the digest of what the log has.
 
-        What these people said is shown as it is meant.
+        What these people said to an agent of the team (`@name …`) is shown as it is meant.
         """
         count = bisect_right(self._places, sequence)
         digest = self._digests[count - 1] if count else START
         messages = self._messages[:count]
-        for at, speaker in enumerate(self._speakers[:count]):
-            if speaker in people and (text := meant(self._texts[at])) != self._texts[at]:
-                messages[at] = self._shown(messages[at].role, speaker, text)
+        for at in self._addressed[: bisect_left(self._addressed, count)]:
+            if self._speakers[at] in people:
+                messages[at] = self._shown(messages[at].role, self._speakers[at], meant(self._texts[at]))
         return messages, digest.hex()
 
     def voice(self, envelope_id: str | None) -> Voice | None:
@@ -124,6 +127,10 @@ class History:
         self._messages.insert(at, self._shown(message.role, speaker, message.text))
         self._speakers.insert(at, speaker)
         self._digests.insert(at, b"")
+        behind = bisect_left(self._addressed, at)
+        self._addressed[behind:] = [position + 1 for position in self._addressed[behind:]]
+        if mentioned(message.text) is not None:
+            self._addressed.insert(behind, at)
         before = self._digests[at - 1] if at else START
         for later in range(at, len(self._messages)):
             before = hashlib.sha256(before + to_json(self._messages[later])).digest()
