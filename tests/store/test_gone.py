@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from antiphon import Hub, StoreGone
-from antiphon.core.errors import OutcomeUnknown, StoreRefused
+from antiphon.core.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+from antiphon.store import sqlite_writer
 from antiphon.store.sqlite import SqliteStore
 from antiphon.store.sqlite_connection import Connection, Values, connect
+from antiphon.store.sqlite_identity import FileIdentity
 from antiphon.testing.envelopes import said, whole_log
 
 Change = Callable[[Path], None]
@@ -283,3 +285,102 @@ async def test_a_log_without_its_file_is_not_made_a_new_store(path: Path, size: 
     again = await SqliteStore.open(path)
     assert await again.head("c") == 1
     await again.close()
+
+
+@pytest.mark.parametrize("change", [*OF_THE_FILE, *OF_THE_LOG])
+async def test_an_idle_store_notices_it_by_itself(path: Path, change: Change) -> None:
+    store = await SqliteStore.open(path)
+    other = await SqliteStore.open(path.parent.with_name("other.db"))
+    batch = said("c", 1)
+    await store.append("c", batch, expected=0)
+    gone, not_gone = (asyncio.ensure_future(each.gone()) for each in (store, other))
+    change(path)
+    error = await asyncio.wait_for(gone, PATIENCE)
+    assert isinstance(error, StoreGone)
+    assert str(path) in str(error)
+    with pytest.raises(StoreGone):
+        await store.read("c")
+    assert not not_gone.done()
+    not_gone.cancel()
+    for each in (store, other):
+        await each.close()
+
+
+@pytest.mark.parametrize("change", OF_THE_LOG)
+async def test_an_idle_store_that_lost_its_log_saves_what_was_acknowledged(path: Path, change: Change) -> None:
+    store = await SqliteStore.open(path)
+    await store.append("c", said("c", 1), expected=0)
+    change(path)
+    await asyncio.wait_for(store.gone(), PATIENCE)
+    with pytest.raises(StoreGone):  # behind the look of the same thread
+        await store.lease("name", "owner", 1.0)
+    left = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    assert left.execute("SELECT count(*) FROM log").fetchone() == (1,)
+    left.close()
+    await store.close()
+
+
+class _Looks:
+    """Counts how often a store looks at its file."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._real = FileIdentity.has_file
+        self._loop = asyncio.get_running_loop()
+        self._looks: asyncio.Queue[None] = asyncio.Queue()
+        patch.setattr(FileIdentity, "has_file", lambda identity: self._counted(identity))
+        patch.setattr(sqlite_writer, "LOOK_EVERY", 0.001)
+
+    def _counted(self, identity: FileIdentity) -> bool:
+        self._loop.call_soon_threadsafe(self._looks.put_nowait, None)
+        return self._real(identity)
+
+    async def some(self) -> None:
+        """Return when the store has looked a few times more."""
+        for _ in range(self._looks.qsize() + 5):
+            await asyncio.wait_for(self._looks.get(), PATIENCE)
+
+
+async def test_a_log_that_goes_with_the_last_connection_is_not_missed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = _Looks(monkeypatch)
+    fails: list[str] = []
+    store = await SqliteStore.open(path, connect=lambda at, read_only: _Failing(connect(at, read_only), fails))
+    await store.append("c", said("c", 1), expected=0)
+    fails.append("SELECT")
+    with pytest.raises(StoreUnavailable):
+        await store.head("c")
+    fails.append("INSERT")
+    with pytest.raises(OutcomeUnknown):
+        await store.append("c", said("c", 2), expected=1)
+    assert not wal(path).exists()
+    await looks.some()
+    await store.append("c", said("c", 2), expected=1)
+    assert await store.head("c") == 2
+    await store.close()
+
+
+async def test_a_file_that_cannot_be_looked_at_for_a_moment_is_not_given_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await SqliteStore.open(path)
+    await store.append("c", said("c", 1), expected=0)
+    real = os.lstat
+    failed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def lstat(place: str) -> os.stat_result:
+        if place != str(path):
+            return real(place)
+        loop.call_soon_threadsafe(failed.set)
+        raise PermissionError(13, "Permission denied", place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", lstat)
+        with pytest.raises(OutcomeUnknown, match="cannot be looked at"):
+            await asyncio.wait_for(store.append("c", said("c", 2), expected=1), PATIENCE)
+        failed.clear()
+        await asyncio.wait_for(failed.wait(), PATIENCE)  # it also looks when it is idle
+    assert await store.head("c") == 2
+    await store.append("c", said("c", 3), expected=2)
+    await store.close()

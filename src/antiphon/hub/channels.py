@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from antiphon.core.codec import Malformed, from_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.erasing import ERASED, is_erased
-from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel, UsageError
+from antiphon.core.errors import AntiphonError, LogCorrupt, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import Created, event_of
 from antiphon.core.laws import Fold, LawBook, Laws, SavedFold
 from antiphon.core.state import State
@@ -93,8 +93,18 @@ class Channels:
         while busy := [live for live in list(self._live.values()) if live.busy]:
             for live in busy:
                 await live.settled()
+        self._give_up(UsageError("the hub was closed before this could be said; nothing of it was recorded"))
+
+    async def watch_store(self) -> None:
+        """Once the store is gone, end every wait for a channel to grow and for a turn to end."""
+        gone = await self._around.store.gone()
+        self._around.feed.fail(gone)
+        self._give_up(gone)
+
+    def _give_up(self, error: AntiphonError) -> None:
+        """Tell those who wait for the end of a turn that it does not come."""
         for live in list(self._live.values()):
-            live.give_up(UsageError("the hub was closed before this could be said; nothing of it was recorded"))
+            live.give_up(error)
 
     def _keep(self, live: LiveChannel) -> LiveChannel:
         channel_id = live.state.channel_id

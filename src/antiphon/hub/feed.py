@@ -2,6 +2,8 @@
 
 The feed carries no envelopes. A reader has a cursor and reads the log when it is woken, at its own pace, so there is
 no queue that could overflow and nobody who could slow a sender down.
+
+Once the store is gone nothing grows any more. The feed says so to everybody who waits, and to everybody who would.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 
 import msgspec
+
+from antiphon.core.errors import StoreGone
 
 MOST_SIGNALS = 1000
 """How many signals wait for a slow listener before the oldest are dropped."""
@@ -58,6 +63,7 @@ class Feed:
         self._watchers: dict[str, dict[asyncio.Event, None]] = {}  # in order, so that they are woken in order
         self._ears: dict[str, dict[Ears, None]] = {}
         self._overhearing: dict[str, dict[Overhearing, None]] = {}
+        self._failure: StoreGone | None = None
 
     @contextmanager
     def watching(self, channel_id: str) -> Iterator[asyncio.Event]:
@@ -123,8 +129,26 @@ class Feed:
                 for ears in self._ears.get(name, ()):
                     ears.tell(channel_id)
 
+    def fail(self, error: StoreGone) -> None:
+        """End every wait, now and from now on, with this error."""
+        self._failure = error
+        self.wake_all()
+
+    def check(self) -> None:
+        """`StoreGone` once nothing can grow any more."""
+        if self._failure is not None:
+            raise copy(self._failure)  # each has its own traceback
+
+    async def growth(self, wake: asyncio.Event) -> None:
+        """Wait for one of the events above; `StoreGone` if it cannot come.
+
+        The failure is looked at before the wait alone: an answer that was recorded just before the loss is still given.
+        """
+        self.check()
+        await wake.wait()
+
     def wake_all(self) -> None:
-        """Wake everybody, because the hub is closing."""
+        """Wake everybody, because the hub is closing or its store is gone."""
         for watchers in self._watchers.values():
             for event in watchers:
                 event.set()

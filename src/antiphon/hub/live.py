@@ -125,8 +125,7 @@ class LiveChannel:
 
     def give_up(self, error: Exception) -> None:
         """Tell those who wait for turns under way that nothing comes of it."""
-        waiting = [*self._held, *self._twins]
-        self._held, self._twins = [], []
+        waiting, self._held, self._twins = [*self._held, *self._twins], [], []
         _settle(waiting, error)
 
     async def look(self) -> None:
@@ -219,6 +218,7 @@ class LiveChannel:
 
     async def _try(self, requests: list[Request]) -> bool:
         """Decide on all requests together and record the outcome; False if somebody else was faster."""
+        self._around.feed.check()  # a draft that must wait would not ask the store, and wait for ever
         at = self.time.now(self.state.updated_at)
         decided = Round(self.fold, self.laws, at)
         if self.time.is_due(at):  # first: a slow hub must not extend a deadline

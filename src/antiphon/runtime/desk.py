@@ -116,6 +116,7 @@ class Desk:
         await self.keys.load()
         await self.continuity.begin()
         self._opened = True
+        self.spawn(self.channels.watch_store(), "store")
         await self.timers.begin()
         self.spawn(self.timers.run(), "timers")
         self.spawn(self.continuity.run(), "continuity")
@@ -194,11 +195,12 @@ class Desk:
             raise UnknownChannel(channel_id)
 
     def check_open(self) -> None:
-        """`UsageError` if the hub was closed, or belongs to another event loop, in which nobody here could wait."""
+        """`UsageError` if the hub was closed or belongs to another event loop; `StoreGone` if its store is gone."""
         if self.closing.is_set():
             raise UsageError("this hub is closed; open it again")
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError("this hub belongs to another event loop; open one in the loop that uses it")
+        self.feed.check()
 
     def _check_id(self, channel_id: object) -> None:
         self.check_open()
@@ -353,7 +355,7 @@ class Desk:
         with self.feed.watching(live.state.channel_id) as grown:
             while live.state.status not in statuses and not self.closing.is_set():
                 grown.clear()
-                await waiting_for_others(grown.wait(), live.state.channel_id)
+                await waiting_for_others(self.feed.growth(grown), live.state.channel_id)
 
     async def _look(self, channel_id: str) -> None:
         await (await self.channels.get(channel_id)).look()

@@ -56,7 +56,7 @@ async def grown(desk: Desk, live: LiveChannel, cursor: int, *, until: asyncio.Ev
                 return
             if live.damage is not None:
                 raise copy(live.damage)
-            await waiting_for_others(growth.wait(), live.state.channel_id)
+            await waiting_for_others(desk.feed.growth(growth), live.state.channel_id)
 
 
 async def overhear(desk: Desk, live: LiveChannel, *, reader: str | None) -> AsyncGenerator[Signal, None]:
@@ -74,7 +74,7 @@ async def overhear(desk: Desk, live: LiveChannel, *, reader: str | None) -> Asyn
                 yield signal
             if live.state.ended:
                 return
-            await waiting_for_others(grown.wait(), channel_id)
+            await waiting_for_others(desk.feed.growth(grown), channel_id)
 
 
 def _may_hear(signal: Signal, reader: str | None) -> bool:
@@ -123,7 +123,7 @@ class Inbox:
         while self._goes_on(ears):
             if not ears.grown:
                 ears.wake.clear()
-                await waiting_for_others(ears.wake.wait())
+                await waiting_for_others(self._desk.feed.growth(ears.wake))
                 continue
             channel_id = next(iter(ears.grown))
             del ears.grown[channel_id]

@@ -21,7 +21,7 @@ from antiphon.agents.declaration import Declaration
 from antiphon.agents.schema import to_model
 from antiphon.core.disclosure import sentence_of
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import AntiphonError, LogCorrupt, UnknownChannel
+from antiphon.core.errors import AntiphonError, LogCorrupt, StoreGone, UnknownChannel
 from antiphon.core.events import EV_TEXT
 from antiphon.hub.clock import Clock
 from antiphon.hub.keys import KeyRing
@@ -40,7 +40,7 @@ from antiphon.runtime.keys import keys_of
 from antiphon.runtime.told import Told
 from antiphon.server.outward import outward
 from antiphon.server.principals import Principal, still_good
-from antiphon.server.problems import Refused
+from antiphon.server.problems import GONE, Refused
 from antiphon.server.shapes import AgentList, AgentRow, Answer, Question, Tokens
 from antiphon.server.sse import EventStream, frame
 from antiphon.server.verbs import Visit
@@ -163,6 +163,8 @@ async def _frames(events: AsyncGenerator[Numbered, None], place: Place) -> Async
     except LogCorrupt as error:
         log.warning("a stream ends: %s", error)
         yield frame("done", FinalStateEvent("", stopped="quarantined", detail=sentence_of("quarantined")))
+    except StoreGone:  # the turn is owed to the next server, and nothing can be resumed at this one
+        yield frame("error", GONE)
     except AntiphonError as error:  # the turn is not over: whoever follows it resumes from the last id
         log.info("a stream of %s ends early: %s", place.channel_id, error)
 

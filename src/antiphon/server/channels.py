@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from antiphon.core.disclosure import as_seen, sentence_of
 from antiphon.core.envelope import Envelope, Priority, visible_to
-from antiphon.core.errors import Denied, LogCorrupt, SlowConsumer, StoreError, UnknownChannel
+from antiphon.core.errors import Denied, LogCorrupt, SlowConsumer, StoreError, StoreGone, UnknownChannel
 from antiphon.core.events import EV_CONTEXT_SET
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.channel import Channel, SendOptions
@@ -26,7 +26,7 @@ from antiphon.runtime.keys import keys_of
 from antiphon.runtime.participant import Participant
 from antiphon.runtime.reading import follow
 from antiphon.server.agents import LAST_ID, NUMBER, stream_of
-from antiphon.server.problems import Refused
+from antiphon.server.problems import GONE, Refused
 from antiphon.server.reading import count_within, size_of
 from antiphon.server.shapes import (
     Cancelled,
@@ -150,6 +150,9 @@ async def _frames(visit: Visit, live: LiveChannel, after: int, *, view: str) -> 
     except LogCorrupt as error:
         log.warning("a stream ends: %s", error)
         yield frame("end", {"status": "quarantined", "reason": sentence_of("quarantined")})
+        return
+    except StoreGone:  # nothing comes any more, and nothing can be resumed here
+        yield frame("error", GONE)
         return
     except StoreError as error:  # whoever follows resumes from the last id
         log.warning("a stream of %s ends early: %s", live.state.channel_id, error)

@@ -76,6 +76,10 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     """The agent that was active when a turn failed."""
 
 
+GONE = Fault("store_gone", "the file of the store is gone; the server must be started again")
+"""What is told of a store that is gone: in an answer, or as the last event of a stream."""
+
+
 class Problem(msgspec.Struct, frozen=True):
     """What is answered instead of what was asked for."""
 
@@ -175,7 +179,7 @@ def _is_own(error: UsageError) -> bool:
 def _inside(error: BaseException, path: str) -> Response:
     """What went wrong in here, of which whoever asked learns no more than what to do."""
     if isinstance(error, StoreGone):
-        return problem(503, "store_gone", "the file of the store is gone; the server must be started again", path=path)
+        return problem(503, GONE.reason, GONE.message, path=path)
     if isinstance(error, StoreUnavailable | OutcomeUnknown):
         log.warning("the store cannot be used: %s", error)
         return problem(503, "store_unavailable", "the store cannot be used now; try again", path=path)

@@ -7,6 +7,7 @@ Rule 3: what a call costs depends on what it is given, never on the length of a 
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import count, islice, repeat
@@ -16,7 +17,7 @@ import msgspec
 from antiphon.core.codec import encode
 from antiphon.core.envelope import Envelope
 from antiphon.core.erasing import tombstone
-from antiphon.core.errors import StoreRefused
+from antiphon.core.errors import StoreGone, StoreRefused
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
 from antiphon.core.state import ENDED
@@ -313,6 +314,11 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self._check_open()
         logs = (log for log in self._channels.values() if log.row.due)
         return min((max(log.row.due, log.held_until) for log in logs), default=NEVER)
+
+    async def gone(self) -> StoreGone:
+        """Wait until cancelled: memory is not lost while the process runs."""
+        never: asyncio.Future[StoreGone] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def close(self) -> None:
         """Forget nothing yet, but take and give nothing any more."""

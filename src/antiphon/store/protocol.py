@@ -29,6 +29,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from antiphon.core.envelope import Envelope
+from antiphon.core.errors import StoreGone
 from antiphon.core.instants import Instant
 
 SKEW = 60.0
@@ -247,6 +248,14 @@ class Store(Log, Index, Leases, Protocol):
 
     tenant: str
     """Whose logs it holds."""
+
+    async def gone(self) -> StoreGone:
+        """Wait until the store is lost for good; the error that every call raises from then on.
+
+        The hub waits for this to end everything else that waits. It must return soon after the loss, also if nothing
+        is read or written. A store that cannot be lost waits until cancelled.
+        """
+        ...
 
     async def close(self) -> None:
         """Write what is queued and let go of everything. Closing twice is fine."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.errors import LogCorrupt, StoreError, StoreRefused
+from antiphon.core.errors import LogCorrupt, StoreError, StoreGone, StoreRefused
 from antiphon.core.instants import Instant
 from antiphon.store import sqlite_erase as erasing
 from antiphon.store import sqlite_index as index
@@ -40,6 +40,7 @@ from antiphon.store.records import MAX_RECORD, check_number, check_position, che
 from antiphon.store.sqlite_appends import Append
 from antiphon.store.sqlite_connection import Connect, Connection, connect
 from antiphon.store.sqlite_identity import FileIdentity
+from antiphon.store.sqlite_line import tell
 from antiphon.store.sqlite_schema import SETTLE_AFTER, Database, Synchronous
 from antiphon.store.sqlite_writer import GROUP, Writer
 
@@ -75,10 +76,11 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self.tenant = tenant
         self.path = database.path
         self._database = database
-        self._identity = FileIdentity(database.path)
         self._clock = clock
         self._ownership = ownership
         self._loop = asyncio.get_running_loop()
+        self._identity = FileIdentity(database.path, on_loss=partial(tell, self._loop, self._lost))
+        self._gone = asyncio.Event()
         self._bell = Bell()
         self._reader: reads.Reader | None = None
         self._writer: Writer | None = None
@@ -241,6 +243,20 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
     async def next_due(self) -> Instant:
         """The earliest instant at which `take_due` may give a channel."""
         return await self._read(leases.read_next_due)
+
+    async def gone(self) -> StoreGone:
+        """Wait until the file was deleted, replaced or moved away.
+
+        An idle store notices it within about a second; one that is open to read only, with its next read.
+        """
+        await self._gone.wait()
+        refusal = self._identity.refusal()
+        assert refusal is not None, "it is refused before it is told"
+        return refusal
+
+    def _lost(self) -> None:
+        self._gone.set()
+        self._bell.ring()
 
     async def close(self) -> None:
         """Write what is queued, move the log into the file, and let go of everything."""

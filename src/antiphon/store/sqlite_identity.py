@@ -6,12 +6,15 @@ An acknowledgement would then be of something that no other process can ever rea
 Rule 1: the file is looked at after each commit and before its outcome is told, so that the answer is never early.
 Rule 2: a path is looked at without following links: SQLite names what it keeps beside the file by the path it opened.
 Rule 3: once the file is gone the store stays refused. A file that comes back may lack what was written meanwhile.
+Rule 4: the loss is reported once, to whoever waits, by the thread that finds it. The writing thread also looks when it
+        has had nothing to do for a while: a hub in which everything only waits would otherwise never find out.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 from antiphon.core.errors import OutcomeUnknown, StoreError, StoreGone
 from antiphon.store.sqlite_files import LOG, MEMORY
@@ -25,8 +28,8 @@ Identity = tuple[int, int]
 class FileIdentity:
     """The file that a store was opened on, and its write-ahead log. Used by both threads of the store."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, *, on_loss: Callable[[], None]) -> None:
+        self._path, self._on_loss = path, on_loss
         self._file = _identity(path)
         self._wal: Identity | None = None
         self._gone: str = ""
@@ -73,6 +76,7 @@ class FileIdentity:
             " restore a copy), and open the hub again"
         )
         log.error("%s", self._gone)
+        self._on_loss()
 
 
 def _identity(path: str) -> Identity | None:

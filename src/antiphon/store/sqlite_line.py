@@ -59,6 +59,11 @@ class Line:
         self._open, self._again = first, again
         self._connection: Connection | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connection is not None
+
     def get(self) -> Connection:
         """The connection, opened if there is none. A file that could be opened once is refused only for now."""
         if self._connection is None:

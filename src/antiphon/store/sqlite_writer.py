@@ -21,13 +21,14 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TypeVar
 
 from antiphon.core.codec import as_type
-from antiphon.core.errors import AntiphonError, LogCorrupt, OutcomeUnknown, StoreError
+from antiphon.core.errors import AntiphonError, LogCorrupt, OutcomeUnknown, StoreError, StoreGone
 from antiphon.store import sqlite_index as index
 from antiphon.store.sqlite_appends import Append, Appender, Plan
 from antiphon.store.sqlite_connection import (
@@ -55,6 +56,8 @@ GROUP = 64
 """A group is full with so many rows."""
 LINGER = 0.05
 """How many seconds an acknowledgement waits for an append to travel with."""
+LOOK_EVERY = 1.0
+"""After how many idle seconds the thread looks whether the file is still there."""
 PAGES_A_COMMIT = 4
 """About how many pages a commit costs beside those of its rows."""
 BRIEFLY, PATIENTLY = "PRAGMA busy_timeout = 250", "PRAGMA busy_timeout = 5000"
@@ -165,13 +168,28 @@ class Writer:
         try:
             self._sort(first or self._queue.get(timeout=self._patience()), group)
         except Empty:
+            self._look()
             return group
         while group.size < GROUP and not group.is_last and self._held is None and not self._queue.empty():
             self._sort(self._queue.get(), group)
         return group
 
     def _patience(self) -> float | None:
-        return max(0.0, self._leave_at - monotonic()) if self._positions else None
+        """How long to wait for something to do. Of a store that is gone there is nothing to look at any more."""
+        if self._positions:
+            return max(0.0, self._leave_at - monotonic())
+        return None if self._identity.refusal() else LOOK_EVERY
+
+    def _look(self) -> None:
+        """Find out that the file is gone although nothing is written. What cannot be looked at is looked at again.
+
+        Without a connection the log is not looked at: whoever closes the last one removes it.
+        """
+        if self._line.is_open:
+            self._is_kept()
+            return
+        with suppress(StoreGone, OSError):
+            self._identity.check()
 
     def _sort(self, item: Item, group: Group) -> None:
         match item:
@@ -222,7 +240,7 @@ class Writer:
         failure = self._identity.look()
         if failure is not None:
             self._appender.forget()
-            if self._identity.has_file():
+            if isinstance(failure, StoreGone) and self._identity.has_file():
                 self._settle()
         return failure
 

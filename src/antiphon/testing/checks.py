@@ -22,6 +22,7 @@ from antiphon.testing.index_checks import (
     check_index,
     check_leases,
     check_marks,
+    check_presence,
     check_snapshots,
 )
 from antiphon.testing.log_checks import (
@@ -60,6 +61,7 @@ STORE_CHECKS: tuple[Callable[[OpenStore], Awaitable[None]], ...] = (
     check_marks,
     check_snapshots,
     check_erase,
+    check_presence,
 )
 
 

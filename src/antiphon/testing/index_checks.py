@@ -69,6 +69,18 @@ async def check_attendance(open_store: OpenStore) -> None:
         hold(await store.attend(60) > later, "G9: when no note lasts, hubs are open from now on")
 
 
+async def check_presence(open_store: OpenStore) -> None:
+    """A store that can be used is not gone."""
+    async with opened(open_store) as store:
+        gone = asyncio.ensure_future(store.gone())
+        channel = new_id()
+        await store.append(channel, said(channel, 1), expected=0)
+        await store.head(channel)
+        hold(not gone.done(), "a store that can be used does not say that it is gone")
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+
+
 async def _leased(store: Store, name: str, owner: str, *, promise: str) -> Lease:
     lease = await store.lease(name, owner, 3600)
     if lease is None:
