@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, ScriptedModel
 from antiphon.agents.output import output_of
-from antiphon.agents.schema_size import count_of, expanded_size
+from antiphon.agents.schema_size import count_of, expanded_size, is_deeper
 from antiphon.agents.schema_work import CHECK_STEPS, CountedKeywords
 from antiphon.core.events import Json
 
@@ -138,6 +138,15 @@ def test_with_both_libraries_a_recursive_schema_is_checked_within_the_budget(sch
     assert not fits(schema, nested(60, "x"))
 
 
+@pytest.mark.usefixtures("without_rust")
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_the_depth_of_a_value_that_a_recursive_schema_is_checked_with(schema: Json) -> None:
+    output = output_of(schema, "bob")
+    assert output.complaint(json.dumps(nested(64, 1))) is None
+    assert "it is nested deeper than 64 levels" in str(output.complaint(json.dumps(nested(65, 1))))
+    assert fits({"type": "object"}, nested(200, 1)), "a schema that ends goes no deeper than itself"
+
+
 TWICE: Json = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "allOf": [LINK, LINK]}}}
 TWICE["$defs"]["node"] = {"$ref": "#/$defs/a"}
 
@@ -234,6 +243,7 @@ def test_references_that_multiply_are_large() -> None:
 
 
 def test_the_size_of_a_value() -> None:
+    assert [is_deeper(value, 1) for value in (1, [], [1], {"a": []}, [[1]], [{"a": 1}])] == [False] * 4 + [True] * 2
     assert count_of({"a": [1, {"b": None}]}, most=100) == 5
     assert 10 < count_of([[0] * 50] * 50, most=10) < 2501
 

@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol, cast
 
 from antiphon.agents.pattern_syntax import BadPattern, PatternParser, UnsupportedPattern
 from antiphon.agents.patterns import TooMuchWork
-from antiphon.agents.schema_size import count_of, expanded_size
+from antiphon.agents.schema_size import count_of, expanded_size, is_deeper
 from antiphon.agents.schema_work import CountedKeywords
+from antiphon.core.codec import MAX_DEPTH
 from antiphon.core.errors import UsageError
 from antiphon.core.events import Json
 from antiphon.core.words import shown
@@ -138,8 +139,12 @@ def _by_jsonschema(library: ModuleType, schema: Json) -> Check:
     kind = library.validators.extend(kind, validators=counted.keywords, type_checker=types)
     validator = kind(bare, registry=registry)
 
+    recursive = expanded_size(schema) is None
+
     def check(value: object) -> Iterable[Fault]:
         counted.renew()
+        if recursive and is_deeper(value, MAX_DEPTH):  # the library would come to the end of Python's stack
+            return [Fault("", f"it is nested deeper than {MAX_DEPTH} levels")]
         try:
             return [Fault(place_of(error.absolute_path), error.message) for error in validator.iter_errors(value)]
         except TooMuchWork as error:

@@ -55,6 +55,19 @@ def count_of(value: object, *, most: int) -> int:
     return count
 
 
+def is_deeper(value: object, most: int) -> bool:
+    """Whether a JSON value is nested deeper than that."""
+    layer = [value]
+    for _ in range(most + 1):
+        layer = [
+            part
+            for node in layer
+            if isinstance(node, dict | list)
+            for part in (node.values() if isinstance(node, dict) else node)
+        ]
+    return bool(layer)
+
+
 def _plain_parts(node: Json | list[object]) -> int:
     return sum(not isinstance(part, dict | list) for part in (node.values() if isinstance(node, dict) else node))
 

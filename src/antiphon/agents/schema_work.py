@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from antiphon.agents.patterns import TooMuchWork, WorkBudget
 from antiphon.agents.schema_patterns import Keyword, LinearKeywords, SchemaNode
+from antiphon.agents.schema_size import REFERENCES
 from antiphon.core.events import Json
 
 CHECK_STEPS = 200_000
@@ -22,9 +23,13 @@ CHECK_STEPS = 200_000
 PER_STEP = 64
 """How many characters of a message, or names looked up, count as one step."""
 SQUARE_PER_STEP = 256
+REFERENCE_STEPS, ERROR_STEPS = 4, 3
+"""As how many steps following a reference counts, and making an error: they take that much longer."""
 EACH = ("items", "additionalItems", "prefixItems", "contains", "properties", "patternProperties", "propertyNames")
 ITERATING = frozenset((*EACH, "additionalProperties", "unevaluatedItems", "unevaluatedProperties"))
 """The keywords that look at every item or member of a value."""
+PASSING = frozenset((*EACH, "additionalProperties", "$ref", "allOf", "if", "dependentSchemas")) - {"contains"}
+"""The keywords that pass on errors of others, which have been counted, or say what is as long as they have steps."""
 QUADRATIC = frozenset(("unevaluatedItems", "unevaluatedProperties"))
 """Those for which the library compares every item or member with every other."""
 
@@ -85,19 +90,25 @@ class CountedKeywords:
     def _counted(self, name: str, keyword: Keyword) -> Keyword:
         def counted(node: SchemaNode, wanted: object, *given: object) -> Iterable[Exception]:
             self._spend(_steps(name, wanted, given[0]))
-            for error in keyword(node, wanted, *given) or ():
-                self._spend(1 + len(cast("ListedError", error).message) // PER_STEP)
-                yield error
+            errors = keyword(node, wanted, *given) or ()
+            # A generator around each of those would halve the depth at which Python's stack ends.
+            return errors if name in PASSING else self._paid(errors)
 
         return counted
+
+    def _paid(self, errors: Iterable[Exception]) -> Iterable[Exception]:
+        for error in errors:
+            self._spend(ERROR_STEPS + len(cast("ListedError", error).message) // PER_STEP)
+            yield error
 
     def _remembered(self, keyword: Keyword) -> Keyword:
         def remembered(node: SchemaNode, wanted: object, *given: object) -> Iterable[Exception]:
             key = id(given[1]), id(given[0])
             if key not in self._faults:
                 errors = cast("Iterable[ListedError]", keyword(node, wanted, *given) or ())
-                self._faults[key] = [(error.message, tuple(error.path)) for error in errors]
+                self._faults[key] = list(map(_fault, errors))
             for message, path in self._faults[key]:
+                self._spend(ERROR_STEPS)
                 yield self._library.ValidationError(message, path=path)
 
         return remembered
@@ -125,6 +136,10 @@ class CountedKeywords:
             yield self._library.ValidationError(f"{value!r} has non-unique elements")
 
 
+def _fault(error: ListedError) -> tuple[str, tuple[str | int, ...]]:
+    return error.message, tuple(error.path)
+
+
 def _whole(value: object) -> object:
     """The value with 1 instead of 1.0, which are the same number in JSON Schema. True is neither."""
     match value:
@@ -143,6 +158,8 @@ def _steps(name: str, wanted: object, value: object) -> int:
     steps = 1 if name == "enum" else 1 + _size(wanted) // PER_STEP  # what is listed is looked up at once
     if name.startswith("depend") and isinstance(wanted, dict):
         steps += sum(map(_size, wanted.values())) // PER_STEP
+    if name in REFERENCES:
+        steps += REFERENCE_STEPS
     if name in ITERATING:
         steps += _size(value)
     if name in QUADRATIC:
