@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -14,11 +15,11 @@ from hypothesis import strategies as st
 from antiphon import Agent, Hub, ScriptedModel, UsageError
 from antiphon.agents.output import output_of
 from antiphon.agents.pattern_syntax import BadPattern
-from antiphon.agents.patterns import LinearPattern, MatchBudget, TooMuchWork
+from antiphon.agents.patterns import LinearPattern, TooMuchWork, WorkBudget
 
 
 def found(pattern: str, text: str) -> bool:
-    return LinearPattern(pattern).found_in(text, MatchBudget())
+    return LinearPattern(pattern).found_in(text, WorkBudget())
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,13 @@ def found(pattern: str, text: str) -> bool:
         (r"\bcat\b", ["cat", "a cat.", "éacat".replace("a", " ", 1)], ["concat", "cats"]),
         (r"\Bcat", ["concat"], ["cat", "a cat"]),
         (r"^\x41é\u{1F600}\t\cJ\0\/$", ["A\u00e9\U0001f600\t\n\0/"], ["A"]),
+        (r"^\uD83D\uDE00\uD83D?$", ["\U0001f600"], ["\ufffd"]),
+        (r"^\p{L}+$", ["é", "ßa", "\u4e2d"], ["a1", "", "_"]),
+        (r"^\P{L}\p{Lu}\p{gc=Ll}\p{Letter}$", ["1Aaa"], ["aAaa", "1aaa"]),
+        (r"^[\p{Nd}_]+$", ["1_\u0665"], ["a", ""]),
+        (r"^[^\p{L}\d]+$", ["-_!"], ["a", "1", "é"]),
+        (r"^\p{ASCII}\P{ASCII}\p{Any}\pL\p{LC}$", ["aé\nxX"], ["éé\nxX", "aé\nx1"]),
+        (r"^[\w\-]a\-b\/$", ["-a-b/"], ["a-b/"]),
         (r"^(?<year>\d+)(?P<month>-\d+)$", ["2026-1"], ["2026"]),
         (r"\Aab\Z", ["ab"], ["xab", "ab\n"]),
         ("^(a*)*$", ["", "aaa"], ["b", "aab"]),
@@ -53,8 +61,8 @@ def found(pattern: str, text: str) -> bool:
 def test_a_pattern_matches_what_it_should(pattern: str, fits: list[str], does_not: list[str]) -> None:
     one = LinearPattern(pattern)
     for _ in range(2):  # the second time from what it has kept
-        assert [text for text in fits if not one.found_in(text, MatchBudget())] == []
-        assert [text for text in does_not if one.found_in(text, MatchBudget())] == []
+        assert [text for text in fits if not one.found_in(text, WorkBudget())] == []
+        assert [text for text in does_not if one.found_in(text, WorkBudget())] == []
 
 
 @pytest.mark.parametrize(
@@ -77,8 +85,17 @@ def test_a_pattern_matches_what_it_should(pattern: str, fits: list[str], does_no
         ("a{1001}", "more than 1000 times"),
         ("[b-a]", "backwards"),
         (r"[\w-z]", "from none to none"),
-        (r"\p{L}", "the escape '\\\\p' is not known"),
+        (r"\p{Script=Greek}", "the property 'Script=Greek' is not known"),
+        (r"\p{}", "the property '' is not known"),
+        (r"\p{L", "ends too early"),
         (r"\xzz", "has no code"),
+        (r"\x4", "has no code"),
+        (r"\u12", "has no code"),
+        (r"\u{1_0}", "has no code"),
+        (r"\u{12", "ends too early"),
+        (r"\c1", "has no letter"),
+        ("(?<>a)", "is no name"),
+        ("(?<x>a)(?<x>b)", "names another group"),
         (r"\u{110000}", "no character"),
         ("(?<x", "ends too early"),
         ("((a{100}){100}){100}", "too large"),
@@ -124,13 +141,21 @@ def test_a_pathological_pattern_takes_time_in_proportion_to_the_text(pattern: st
         assert not found(pattern, text)
 
 
+def test_empty_texts_count_as_well() -> None:
+    pattern, budget = LinearPattern("(a?){800}"), WorkBudget()
+    assert pattern.found_in("", budget)
+    assert budget.spent > 800, "the states at the end of a text are looked at, too"
+    assert pattern.found_in("", budget)
+    assert budget.spent < 2000, "and remembered"
+
+
 def test_what_would_take_long_all_the_same_is_refused_by_name() -> None:
-    with pytest.raises(TooMuchWork, match="a text of 20000 characters is too long for the pattern"):
-        LinearPattern(HEAVY).found_in(NOISE, MatchBudget())
+    with pytest.raises(TooMuchWork, match=r"a text of 20000 characters is too long .* more than 500000 steps"):
+        LinearPattern(HEAVY).found_in(NOISE, WorkBudget())
 
 
 def test_checks_of_one_answer_share_a_budget() -> None:
-    heavy, budget = LinearPattern(HEAVY), MatchBudget()
+    heavy, budget = LinearPattern(HEAVY), WorkBudget()
     with pytest.raises(TooMuchWork):
         heavy.found_in(NOISE, budget)
     with pytest.raises(TooMuchWork):
@@ -199,6 +224,40 @@ def test_patterns_wherever_a_schema_has_them(
     assert [output.complaint(text) for text in fits] == [None] * len(fits)
     text, why = complaint
     assert why in str(output.complaint(text))
+
+
+@pytest.mark.parametrize("installed", ["jsonschema_rs", "jsonschema"])
+@pytest.mark.parametrize(
+    ("pattern", "fits", "does_not"),
+    [
+        (r"^\p{L}+$", "é", "1"),
+        (r"^[^\p{Lu}]$", "a", "A"),
+        (r"^\P{Nd}$", "a", "1"),
+        (r"^(?<year>\d{4})$", "2026", "26"),
+        (r"^\u{1F600}$", "\U0001f600", "x"),
+        (r"^\cA$", "\x01", "A"),
+        (r"^a\/b\-c$", "a/b-c", "a/b"),
+        (r"^\d$", "1", "\u0665"),
+        (r"^\w$", "_", "é"),
+        (r"^\s$", "\u00a0", "\x1c"),
+        (r"^a$", "a", "a\n"),
+        (r"^[\w\-.]+$", "a-b.c", "a b"),
+    ],
+)
+def test_a_legal_pattern_is_accepted_by_either_library(
+    installed: str, pattern: str, fits: str, does_not: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, {"jsonschema": "jsonschema_rs", "jsonschema_rs": "jsonschema"}[installed], None)
+    schemas: list[dict[str, object]] = [
+        {"pattern": pattern},
+        {"propertyNames": {"pattern": pattern}},
+        {"patternProperties": {pattern: {}}, "additionalProperties": False},
+    ]
+    for schema in schemas:
+        output = output_of(schema, "bob")
+        for text, expected in ((fits, True), (does_not, False)):
+            value: object = text if "pattern" in schema else {text: 1}
+            assert (output.complaint(json.dumps(value)) is None) == expected
 
 
 @pytest.mark.usefixtures("without_rust")

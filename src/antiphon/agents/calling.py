@@ -23,6 +23,7 @@ import msgspec
 from antiphon.agents.arguments import EMPTY
 from antiphon.agents.isolation import CODE_PREFIX, Raised, outcome_of
 from antiphon.agents.messages import NO_USAGE, Call, Usage
+from antiphon.agents.patterns import TooMuchWork
 from antiphon.agents.results import Finish, Handoff, NotDone, Transfer
 from antiphon.agents.schema import from_model, to_model
 from antiphon.agents.signature import CHANNEL, CONTEXT, IDEMPOTENCY_KEY, Function
@@ -97,7 +98,11 @@ def bound(tool: Tool, args: object) -> dict[str, object]:
     _check_names(tool, args, tool.arguments.__struct_fields__)
     try:
         # What has no type would be the model's own object: the function gets a copy, to do with as it likes.
-        filled = msgspec.convert(msgspec.to_builtins(args), tool.arguments, str_keys=True, dec_hook=from_model)
+        plain = msgspec.to_builtins(args)
+        filled = msgspec.convert(plain, tool.arguments, str_keys=True, dec_hook=from_model)
+        tool.text_patterns.check(plain)
+    except TooMuchWork as error:
+        raise _bad(tool, str(error)) from error
     except msgspec.ValidationError as error:
         raise _bad(tool, _complaint(tool, str(error))) from error
     except Exception as error:  # a type is anybody's code

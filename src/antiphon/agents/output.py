@@ -9,16 +9,16 @@ Rule 3: only a schema given as a dict needs a library to check it, so only then 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import import_module
-from types import ModuleType
-from typing import NamedTuple, Protocol, TypeGuard, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeGuard, cast
 
 import msgspec
 
+from antiphon.agents.patterns import TooMuchWork
 from antiphon.agents.schema import from_model, schema_of
-from antiphon.agents.schema_patterns import LinearKeywords
+from antiphon.agents.schema_checks import Fault, Misfit, Steps, check_of, place_of
 from antiphon.agents.signature import Visible
+from antiphon.agents.text_patterns import TextPatterns, without_patterns
 from antiphon.core.codec import Malformed, check_json, copied, parsed
 from antiphon.core.errors import UsageError
 from antiphon.core.events import Json
@@ -32,30 +32,6 @@ FENCE = "```"
 LANGUAGE = re.compile(r"[ \t]*(?:[a-z][\w+-]*[ \t\r]*\n|json\s)", re.IGNORECASE)
 TYPES = "give a pydantic model, a msgspec.Struct, a dataclass, a TypedDict, a type such as list[int], or a JSON schema"
 SCHEMAS = "give a JSON schema that is valid and refers to nothing outside itself"
-INSTALL = 'install what checks it, pip install "antiphon[schema]", or give a type'
-
-Steps = Iterable[str | int]
-"""The names and positions that lead to a value."""
-
-
-class Fault(NamedTuple):
-    """One thing that is wrong with an answer."""
-
-    place: str
-    """Such as `lines[0].price`; empty, if it is the answer as a whole."""
-    what: str
-
-
-Check = Callable[[object], Iterable[Fault]]
-"""What is wrong with a value that should fit a schema."""
-
-
-class Misfit(ValueError):
-    """A value does not fit a schema; or a schema is none."""
-
-    def __init__(self, faults: Sequence[Fault]) -> None:
-        super().__init__(f"{len(faults)} faults")
-        self.faults = faults
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -123,10 +99,19 @@ def _of_type(kind: object) -> Output:
         raise TypeError("an answer is something")
     if isinstance(kind, type) and hasattr(kind, "__pydantic_validator__"):
         raise TypeError("of a pydantic dataclass the validators would not be asked; a BaseModel asks them")
-    decoder = msgspec.json.Decoder(cast("type[object]", kind), dec_hook=from_model)
+    msgspec.json.Decoder(cast("type[object]", kind), dec_hook=from_model)  # raises what is wrong with the type as given
+    patterns = TextPatterns({"": kind})
+    decoder = msgspec.json.Decoder(cast("type[object]", without_patterns(kind)), dec_hook=from_model)
+
+    def value(text: str) -> object:
+        read = decoder.decode(text)
+        if patterns:
+            patterns.check({"": parsed(text)})
+        return read
+
     described = schema_of({"answer": Visible(kind)}, {})
     schema = cast("dict[str, Json]", described["properties"])["answer"]
-    return Output({**schema, "$defs": described["$defs"]} if "$defs" in described else schema, decoder.decode)
+    return Output({**schema, "$defs": described["$defs"]} if "$defs" in described else schema, value)
 
 
 # Schemas
@@ -135,7 +120,7 @@ def _of_type(kind: object) -> Output:
 def _of_schema(given: Json, owner: str) -> Output:
     check_json(given)
     schema = copied(given)
-    check = _check(schema, owner)
+    check = check_of(schema, owner)
     list(check(None))  # a schema that only goes round in circles shows it here
 
     def value(text: str) -> object:
@@ -145,99 +130,6 @@ def _of_schema(given: Json, owner: str) -> Output:
         return read
 
     return Output(schema, value)
-
-
-def _check(schema: Json, owner: str) -> Check:
-    if library := _library("jsonschema_rs"):
-        return _by_jsonschema_rs(library, schema)
-    if (library := _library("jsonschema")) and _library("referencing"):
-        return _by_jsonschema(library, schema)
-    raise UsageError(f"{owner}, a JSON schema, and there is nothing here to check it with; {INSTALL}")
-
-
-def _library(name: str) -> ModuleType | None:
-    try:
-        return import_module(name)
-    except ImportError:
-        return None
-
-
-def _by_jsonschema_rs(library: ModuleType, schema: Json) -> Check:
-    """Unless it is told otherwise, this library fetches what a schema refers to, from a network or from a disk."""
-    kind = library.validator_for if "$schema" in schema else library.Draft202012Validator
-    try:
-        validator = kind(schema, validate_formats=False, retriever=_not_fetched)
-    except library.ValidationError as error:
-        raise Misfit([Fault(_place(error.instance_path), error.message)]) from error
-
-    def check(value: object) -> Iterable[Fault]:
-        return (Fault(_place(error.instance_path), error.message) for error in validator.iter_errors(value))
-
-    return check
-
-
-def _not_fetched(uri: str) -> Json:
-    raise LookupError(f"{uri} is outside, and nothing is fetched")
-
-
-def _by_jsonschema(library: ModuleType, schema: Json) -> Check:
-    """Without a registry this library would fetch as well, and it looks at a reference only when it follows it."""
-    default = None if "$schema" in schema else library.Draft202012Validator
-    kind = library.validators.validator_for(schema, default)
-    if kind is None:
-        raise LookupError(f"its $schema {shown(schema['$schema'])} is not known")
-    try:
-        kind.check_schema(schema)
-    except library.SchemaError as error:
-        raise Misfit([Fault(_place(error.absolute_path), error.message)]) from error
-    schemas = _checked_schemas(schema, kind.META_SCHEMA)  # also those of the library, if they are referred to
-    linear = LinearKeywords(library, kind.VALIDATORS["additionalProperties"], _within(schema, schemas))
-    # A reference to the root leads to a schema that names its dialect, and would be checked by the library's own class.
-    bare = {key: part for key, part in schema.items() if key != "$schema"}
-    registry = import_module("referencing").Registry()
-    validator = library.validators.extend(kind, validators=linear.keywords)(bare, registry=registry)
-
-    def check(value: object) -> Iterable[Fault]:
-        linear.budget.renew()
-        return [Fault(_place(error.absolute_path), error.message) for error in validator.iter_errors(value)]
-
-    return check
-
-
-def _checked_schemas(schema: Json, dialect: Json) -> list[object]:
-    """The schema and all within it. Raises for the first reference that leads nowhere, or outside."""
-    specification = import_module("referencing.jsonschema").specification_with(dialect["$schema"])
-    known = import_module("jsonschema_specifications").REGISTRY
-    root = specification.create_resource(schema)
-    left, seen, schemas = [(root, known.resolver_with_root(root))], set[int](), list[object]()
-    while left:
-        resource, resolver = left.pop()
-        if id(resource.contents) in seen:
-            continue
-        seen.add(id(resource.contents))
-        schemas.append(resource.contents)
-        left += [(inner, resolver.in_subresource(inner)) for inner in resource.subresources()]
-        for reference in _references(resource.contents):
-            found = resolver.lookup(reference)
-            left.append((specification.create_resource(found.contents), found.resolver))
-    return schemas
-
-
-def _within(schema: Json, schemas: Sequence[object]) -> list[object]:
-    """Those of the schemas that stand in this one, itself first."""
-    left: list[object] = [schema]
-    own = set[int]()
-    while left:
-        node = left.pop()
-        own.add(id(node))
-        left.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
-    return [each for each in schemas if id(each) in own]
-
-
-def _references(schema: object) -> list[object]:
-    if not isinstance(schema, dict):
-        return []
-    return [schema[key] for key in ("$ref", "$dynamicRef") if key in schema]
 
 
 # What is wrong, in words
@@ -258,8 +150,8 @@ def _faults(error: BaseException) -> Sequence[Fault]:
             what, _, place = str(error).partition(" - at `$")
             place = place.removesuffix("`")
             cause = error.__cause__ or error
-            return _listed(cause, place) or [Fault(_place((), place), what or told(cause))]
-        case msgspec.DecodeError() | Malformed():
+            return _listed(cause, place) or [Fault(place_of((), place), what or told(cause))]
+        case msgspec.DecodeError() | Malformed() | TooMuchWork():
             return [Fault("", str(error))]
         case _:
             return _listed(error) or [Fault("", told(error))]
@@ -268,14 +160,9 @@ def _faults(error: BaseException) -> Sequence[Fault]:
 def _listed(error: BaseException, within: str = "") -> list[Fault]:
     try:
         listed = cast("Listing", error).errors(include_url=False)
-        return [Fault(_place(cast("Steps", each["loc"]), within), str(each["msg"])) for each in listed]
+        return [Fault(place_of(cast("Steps", each["loc"]), within), str(each["msg"])) for each in listed]
     except Exception:  # it is no such error
         return []
-
-
-def _place(steps: Steps, within: str = "") -> str:
-    written = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-    return "".join((within, *written)).removeprefix(".")
 
 
 def _said(faults: Sequence[Fault]) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from antiphon.agents.pattern_syntax import (
     WORD,
-    BadPattern,
     PatternChars,
     PatternChoice,
     PatternNode,
@@ -21,6 +20,7 @@ from antiphon.agents.pattern_syntax import (
     PatternPlace,
     PatternRepeat,
     PatternSeries,
+    UnsupportedPattern,
 )
 from antiphon.core.words import shown
 
@@ -33,22 +33,27 @@ MAX_KEPT = 200_000
 
 
 class TooMuchWork(ValueError):
-    """A text is too long for a pattern to be checked within the budget."""
+    """A value cannot be checked within the budget."""
 
 
-class MatchBudget:
-    """How many states may still be looked at. Everything that is checked of one answer shares one."""
+class WorkBudget:
+    """A number of steps that may be taken. Everything that is checked of one value shares one."""
 
-    def __init__(self) -> None:
-        self._left = MATCH_BUDGET
+    def __init__(self, steps: int = MATCH_BUDGET) -> None:
+        self._steps = self._left = steps
+
+    @property
+    def spent(self) -> int:
+        """How many steps the check has taken."""
+        return self._steps - self._left
 
     def renew(self) -> None:
         """Begin another check."""
-        self._left = MATCH_BUDGET
+        self._left = self._steps
 
-    def spend(self, states: int) -> bool:
+    def spend(self, steps: int) -> bool:
         """Whether there was so much left."""
-        self._left -= states
+        self._left -= steps
         return self._left >= 0
 
 
@@ -70,7 +75,9 @@ class PatternProgram:
         """The state in which a node begins that goes on in another."""
         self._nodes += 1  # nodes and not states: what is empty is repeated without any
         if self._nodes > MAX_NODES:
-            raise BadPattern(f"pattern {shown(self._text)} is too large: more than {MAX_NODES} parts; repeat less")
+            raise UnsupportedPattern(
+                f"pattern {shown(self._text)} is too large: more than {MAX_NODES} parts; repeat less"
+            )
         match node:
             case PatternChars():
                 state = self._new()
@@ -126,26 +133,47 @@ class LinearPattern:
         self._start = frozenset({self._program.start})
         self._steps: dict[tuple[Here, str], Here | None] = {}
         """From where, by which character, to where; None if the pattern has matched before it."""
+        self._ends: dict[Here, bool] = {}
+        """Whether the pattern has matched if the text ends there."""
         self._kept = 0
 
-    def found_in(self, text: str, budget: MatchBudget) -> bool:
+    def found_in(self, text: str, budget: WorkBudget) -> bool:
         """Whether the pattern matches anywhere; `TooMuchWork` if finding out would exceed the budget."""
         here: Here = self._start, FIRST
         for char in text:
             work = 1 if (here, char) in self._steps else self._step(here, char)
-            if not budget.spend(work):
-                raise TooMuchWork(f"a text of {len(text)} characters is too long for the pattern {shown(self._text)}")
+            self._pay(budget, work, text)
             following = self._steps[here, char]
             if following is None:
                 return True
             here = following
-        return MATCHED in self._reached(here, NOTHING)
+        self._pay(budget, 1 if here in self._ends else self._end(here), text)
+        return self._ends[here]
+
+    def _pay(self, budget: WorkBudget, work: int, text: str) -> None:
+        if not budget.spend(work):
+            raise TooMuchWork(
+                f"a text of {len(text)} characters is too long for the pattern {shown(self._text)}: "
+                f"matching takes more than {MATCH_BUDGET} steps"
+            )
+
+    def _end(self, here: Here) -> int:
+        """Find out whether a text may end there; how many states that took."""
+        self._forget_if_full()
+        reached = self._reached(here, NOTHING)
+        self._ends[here] = MATCHED in reached
+        self._kept += 1
+        return len(reached)
+
+    def _forget_if_full(self) -> None:
+        if self._kept >= MAX_KEPT:
+            self._steps.clear()
+            self._ends.clear()
+            self._kept = 0
 
     def _step(self, here: Here, char: str) -> int:
         """Find out where a character leads to; how many states that took."""
-        if self._kept >= MAX_KEPT:
-            self._steps.clear()
-            self._kept = 0
+        self._forget_if_full()
         code = ord(char)
         kind = LETTER if IN_WORDS.has(code) else OTHER
         reached = self._reached(here, kind)

@@ -16,7 +16,9 @@ from typing import Annotated, Union, cast, get_args, get_origin
 
 import msgspec
 
+from antiphon.agents.pattern_syntax import BadPattern
 from antiphon.agents.signature import NO_DEFAULT, Visible
+from antiphon.agents.text_patterns import PatternInClass, TextPatterns, without_patterns
 from antiphon.core.codec import check_json
 from antiphon.core.errors import UsageError
 from antiphon.core.events import Json
@@ -27,6 +29,16 @@ FORMATS: dict[object, str] = {datetime: "date-time", time: "time"}
 FOUND = "$found"
 """In what a hook gives, so that a schema of anything, {}, is not taken for none."""
 ADVICE = "use str, int, float, bool, list, dict, Literal, an Enum, a dataclass, a TypedDict or a msgspec.Struct"
+
+
+def text_patterns_of(visible: Mapping[str, Visible], name: str) -> TextPatterns:
+    """The patterns of the texts among the parameters; `UsageError` for one that could take too long to match."""
+    for parameter, each in visible.items():
+        try:
+            TextPatterns({parameter: each.hint})
+        except (BadPattern, PatternInClass) as error:
+            raise UsageError(f"the parameter {parameter!r} of {name}(): {error}") from error
+    return TextPatterns({parameter: each.hint for parameter, each in visible.items()})
 
 
 def check_hints(visible: Mapping[str, Visible], name: str) -> None:
@@ -59,9 +71,16 @@ def schema_of(visible: Mapping[str, Visible], described: Mapping[str, str]) -> J
 
 
 def struct_of(visible: Mapping[str, Visible], name: str) -> type[msgspec.Struct]:
-    """What arguments are converted to. A parameter that was left out stays UNSET: its default is the function's."""
+    """What arguments are converted to. A parameter that was left out stays UNSET: its default is the function's.
+
+    Without the patterns of texts, which are checked by `TextPatterns`.
+    """
     fields = [
-        (each, cast("type", one.hint), msgspec.NODEFAULT if one.default is NO_DEFAULT else msgspec.UNSET)
+        (
+            each,
+            cast("type", without_patterns(one.hint)),
+            msgspec.NODEFAULT if one.default is NO_DEFAULT else msgspec.UNSET,
+        )
         for each, one in visible.items()
     ]
     return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)

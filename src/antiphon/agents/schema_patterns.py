@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Protocol, cast
 
-from antiphon.agents.patterns import LinearPattern, MatchBudget
+from antiphon.agents.patterns import LinearPattern, WorkBudget
 from antiphon.core.events import Json
 
-INSTEAD = 'pip install "antiphon[schema]"'
+ELSEWHERE = 'jsonschema-rs alone, and only if the schema does not refer to itself: pip install "antiphon[schema]"'
 
 
 class SchemaNode(Protocol):
@@ -37,7 +37,7 @@ class LinearKeywords:
     def __init__(self, library: ModuleType, additional: Keyword, schemas: Sequence[object]) -> None:
         self._library, self._additional = library, additional
         self._patterns = _patterns_of(schemas)
-        self.budget = MatchBudget()
+        self.budget = WorkBudget()
         self.keywords: dict[str, object] = {
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
@@ -77,10 +77,10 @@ def _patterns_of(schemas: Sequence[object]) -> dict[str, LinearPattern]:
         if not isinstance(schema, dict):
             continue
         if "$schema" in schema and schema is not schemas[0]:
-            raise LookupError(f"it has a $schema inside of another, which is checked by jsonschema-rs alone: {INSTEAD}")
+            raise LookupError(f"it has a $schema inside of another, which is checked by {ELSEWHERE}")
         single = schema.get("pattern")
         texts = [*schema.get("patternProperties", {}), *([single] if isinstance(single, str) else [])]
         found |= {text: LinearPattern(text) for text in texts}
     if found and any(isinstance(each, dict) and "unevaluatedProperties" in each for each in schemas):
-        raise LookupError(f"unevaluatedProperties beside patterns is checked by jsonschema-rs alone: {INSTEAD}")
+        raise LookupError(f"unevaluatedProperties beside patterns is checked by {ELSEWHERE}")
     return found

@@ -20,8 +20,9 @@ import msgspec
 
 from antiphon.agents.docstring import read
 from antiphon.agents.messages import ToolSpec
-from antiphon.agents.schema import check_hints, schema_of, struct_of
+from antiphon.agents.schema import check_hints, schema_of, struct_of, text_patterns_of
 from antiphon.agents.signature import IDEMPOTENCY_KEY, Function, Signature, name_of, plain, signature_of
+from antiphon.agents.text_patterns import TextPatterns
 from antiphon.core.errors import UsageError
 from antiphon.core.events import Json
 from antiphon.core.words import shown, storable
@@ -35,6 +36,7 @@ Idempotency = Literal["keyed", "natural", "unsafe"]
 CLASSES = ("keyed", "natural", "unsafe")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 TIMEOUT = 60.0
+NO_PATTERNS = TextPatterns()
 
 
 class ToolOptions(TypedDict, total=False):
@@ -87,6 +89,8 @@ class Tool:
     """The same, of `reconcile`."""
     arguments: type[msgspec.Struct] | None
     """What the arguments of a model are converted to; None if they are given to the function as they come."""
+    text_patterns: TextPatterns = NO_PATTERNS
+    """The patterns that texts among the arguments must match."""
     source: str = ""
     """The server that offers it; empty if it is a function of yours."""
 
@@ -191,6 +195,7 @@ def _made(function: Callable[P, R_co], options: ToolOptions) -> ToolOf[P, R_co]:
         injected=signature.injected,
         reconcile_injected=_reconcile_injected(name, signature, options),
         arguments=struct_of(signature.visible, name_of(function)),
+        text_patterns=text_patterns_of(signature.visible, name_of(function)),
     )
 
 
