@@ -5,7 +5,8 @@ Rule 1: a cancellation that reaches the waiting task comes from outside. One tha
 Rule 2: code that is cancelled has `CLEAN_UP` seconds to end. Code that still runs then is left behind, and a warning
         names it.
 Rule 3: nothing but an ordinary error leaves the task. A KeyboardInterrupt or SystemExit that left it would end the
-        event loop, and with it every other turn, without a record.
+        event loop, and with it every other turn, without a record. The tasks that the code starts are contained by
+        `subtasks`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from antiphon.agents.subtasks import Interrupted, subtasks_contained
 from antiphon.core.words import told
 
 T = TypeVar("T")
@@ -45,10 +47,6 @@ class Raised(msgspec.Struct, frozen=True):
     error: BaseException
 
 
-class Interrupted(Exception):
-    """User code ended itself with something that is no `Exception`, such as SystemExit."""
-
-
 class _Outcome(Generic[T]):
     """The result of user code. It outlives a task that is cancelled in the step in which the code returns."""
 
@@ -57,7 +55,8 @@ class _Outcome(Generic[T]):
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> None:
         try:
-            self.value = await work()
+            with subtasks_contained():
+                self.value = await work()
         except BaseException as error:  # user code may raise anything
             self.value = Raised(error)
 
