@@ -139,7 +139,7 @@ def recording(made: Made) -> Callable[..., asyncio.Task[object]]:
         loop: asyncio.AbstractEventLoop, coro: Coroutine[object, None, object], **options: object
     ) -> asyncio.Task[object]:
         made.append(coro.__qualname__)
-        return asyncio.Task(coro, loop=loop, **options)  # type: ignore[arg-type]  # options are what Task takes
+        return asyncio.Task(coro, loop=loop, **options)
 
     return factory
 

@@ -1,16 +1,14 @@
-"""User code that cancels itself, ignores its cancellation, raises what ends programs, or holds the event loop."""
+"""User code that cancels itself, ignores its cancellation, or raises what ends programs."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -409,65 +407,3 @@ async def test_ctrl_c_in_a_task_of_a_tool_ends_the_program_and_the_next_one_resu
         log = await hub.log(channel_id)
     assert of_type(log, EV_CALL_FAILED, "error") == []
     assert of_type(log, EV_CALL_STARTED, "name") == ["model", "work", "work", "model"]
-
-
-# Code that holds the event loop
-
-
-class Told(logging.Handler):
-    """Lets code go on as soon as a line of the log says so."""
-
-    def __init__(self, held: Callable[[str], bool]) -> None:
-        super().__init__()
-        self._held, self.lines, self.go = held, list[str](), threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-        if self._held(record.getMessage()):
-            self.go.set()
-
-
-async def test_a_tool_that_holds_the_event_loop_is_named_while_it_does(hub: Hub) -> None:
-    told = Told(lambda line: "has held the event loop" in line)
-    heard: list[bool] = []
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        heard.append(told.go.wait(20))  # which blocks, as no async function should
-        return "worked"
-
-    logger = logging.getLogger("antiphon.engine")
-    logger.addHandler(told)
-    try:
-        bob = Agent("bob", ScriptedModel([calls("work"), says("Fine.")]), tools=[work])
-        reply = await bob.invoke("go", hub=hub)
-    finally:
-        logger.removeHandler(told)
-    assert heard == [True], "it was named before it had returned"
-    name = f"tool 'work' of agent 'bob' in channel {reply.channel_id}"
-    first, last = told.lines
-    assert re.match(re.escape(name) + r" has held the event loop for [1-9]\d*\.\d seconds", first)
-    assert re.match(re.escape(name) + r" held the event loop for [1-9]\d*\.\d seconds", last)
-
-
-async def test_code_that_lets_others_go_on_is_not_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much it works, as long as it does not hold the loop: here it runs through many samples."""
-    monkeypatch.setattr("antiphon.engines.lag.INTERVAL", 0.002)
-    monkeypatch.setattr("antiphon.engines.lag.THRESHOLD", 0.5)
-    told = Told(lambda line: True)
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        await turns(5000)
-        return "worked"
-
-    logger = logging.getLogger("antiphon.engine")
-    logger.addHandler(told)
-    try:
-        bob = Agent("bob", ScriptedModel([calls("work"), says("Fine.")]), tools=[work])
-        await bob.invoke("go", hub=hub)
-    finally:
-        logger.removeHandler(told)
-    assert told.lines == []
