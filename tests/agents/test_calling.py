@@ -355,7 +355,7 @@ async def test_a_handoff_and_a_finish() -> None:
         (TimeoutError("slow"), "TimeoutError: slow"),
         (ValueError("\udc80"), "ValueError: \\udc80"),
         (concurrent.futures.CancelledError("theirs"), "CancelledError: theirs"),
-        (ExceptionGroup("both", [ValueError("a")]), "ExceptionGroup: both (1 sub-exception)"),
+        (ExceptionGroup("both", [ValueError("a")]), "ExceptionGroup: both (1 sub-exception): ValueError: a"),
     ],
     ids=repr,
 )

@@ -1,15 +1,14 @@
-"""User code that cancels itself, ignores its cancellation, raises what ends programs, or holds the event loop."""
+"""User code that cancels itself, ignores its cancellation, or raises what ends programs."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import re
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from antiphon import Agent, Hub, Reply, Request, ScriptedModel, TurnFailed, calls, says, tool
 from antiphon.agents.tool import Tool
 from antiphon.core.envelope import Envelope
-from antiphon.core.events import EV_CALL_FAILED, EV_TURN_FAILED, EV_TURN_RELEASED
+from antiphon.core.events import EV_CALL_FAILED, EV_CALL_STARTED, EV_TURN_FAILED, EV_TURN_RELEASED
 from antiphon.testing import ManualClock
 from tests.hub.gates import soon, turns
 
@@ -278,6 +277,22 @@ def in_a_thread(kind: str) -> str:
     \"\"\"Raise.\"\"\"
     raise {"interrupt": KeyboardInterrupt, "exit": SystemExit}[kind]("enough")
 
+@tool
+async def in_a_task() -> str:
+    \"\"\"Raise.\"\"\"
+    async def leave() -> str:
+        raise SystemExit("enough")
+    return await asyncio.create_task(leave())
+
+@tool
+async def in_a_group() -> str:
+    \"\"\"Raise.\"\"\"
+    async def leave() -> str:
+        raise SystemExit("enough")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(leave())
+    return "never"
+
 @tool(timeout=0.1)
 async def stubborn() -> str:
     \"\"\"Go on.\"\"\"
@@ -290,8 +305,10 @@ async def stubborn() -> str:
 KINDS = ({"kind": "interrupt"}, {"kind": "exit"})
 PLANS = {
     "raises": [[calls(name, kind) for name in ("in_a_coroutine", "in_a_thread") for kind in KINDS]],
+    "starts tasks": [[calls("in_a_task"), calls("in_a_group")]],
     "goes on": [calls("stubborn")],
 }
+TOOLS = [in_a_coroutine, in_a_thread, in_a_task, in_a_group, stubborn]
 
 async def model(request):
     done = sum(isinstance(item, Asked) for item in request.exchange)
@@ -299,7 +316,7 @@ async def model(request):
 
 async def main():
     async with Hub.open(f"sqlite:///{store}") as hub:
-        reply = await Agent("bob", model, tools=[in_a_coroutine, in_a_thread, stubborn]).invoke("go", hub=hub)
+        reply = await Agent("bob", model, tools=TOOLS).invoke("go", hub=hub)
         print(reply.channel_id, reply.text)
 
 asyncio.run(main())
@@ -310,6 +327,13 @@ asyncio.run(main())
     ("how", "told"),
     [
         ("raises", ["KeyboardInterrupt: enough", "SystemExit: enough"] * 2),
+        (
+            "starts tasks",
+            [
+                "Interrupted: SystemExit: enough",
+                "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception): Interrupted: SystemExit: enough",
+            ],
+        ),
         ("goes on", ["stubborn: nothing came within 0.1 seconds; it may have taken effect all the same"]),
     ],
 )
@@ -329,63 +353,57 @@ async def test_no_tool_ends_its_program_or_keeps_it_from_ending(tmp_path: Path, 
     assert of_type(log, EV_TURN_FAILED, "reason") == []
 
 
-# Code that holds the event loop
+INTERRUPTED = """
+import asyncio, os, signal, sys
+from antiphon import Agent, Hub, calls, says, tool
 
+how, store = sys.argv[1:]
 
-class Told(logging.Handler):
-    """Lets code go on as soon as a line of the log says so."""
-
-    def __init__(self, held: Callable[[str], bool]) -> None:
-        super().__init__()
-        self._held, self.lines, self.go = held, list[str](), threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-        if self._held(record.getMessage()):
-            self.go.set()
-
-
-async def test_a_tool_that_holds_the_event_loop_is_named_while_it_does(hub: Hub) -> None:
-    told = Told(lambda line: "has held the event loop" in line)
-    heard: list[bool] = []
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        heard.append(told.go.wait(20))  # which blocks, as no async function should
+@tool
+async def work() -> str:
+    \"\"\"Work.\"\"\"
+    async def part() -> str:
+        if how == "ctrl-c":
+            os.kill(os.getpid(), signal.SIGINT)
         return "worked"
+    return await asyncio.create_task(part())
 
-    logger = logging.getLogger("antiphon.engine")
-    logger.addHandler(told)
-    try:
-        bob = Agent("bob", ScriptedModel([calls("work"), says("Fine.")]), tools=[work])
-        reply = await bob.invoke("go", hub=hub)
-    finally:
-        logger.removeHandler(told)
-    assert heard == [True], "it was named before it had returned"
-    name = f"tool 'work' of agent 'bob' in channel {reply.channel_id}"
-    first, last = told.lines
-    assert re.match(re.escape(name) + r" has held the event loop for [1-9]\d*\.\d seconds", first)
-    assert re.match(re.escape(name) + r" held the event loop for [1-9]\d*\.\d seconds", last)
+async def model(request):
+    return says(request.messages[-1].text) if request.exchange else calls("work")
+
+async def main():
+    async with Hub.open(f"sqlite:///{store}") as hub:
+        reply = await Agent("bob", model, tools=[work]).invoke("go", hub=hub, thread_id="t", message_id="m")
+        print(reply.channel_id, reply.text)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as without asyncio.run, which cancels the program first
+asyncio.new_event_loop().run_until_complete(main())
+"""
 
 
-async def test_code_that_lets_others_go_on_is_not_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much it works, as long as it does not hold the loop: here it runs through many samples."""
-    monkeypatch.setattr("antiphon.engines.lag.INTERVAL", 0.002)
-    monkeypatch.setattr("antiphon.engines.lag.THRESHOLD", 0.5)
-    told = Told(lambda line: True)
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        await turns(5000)
-        return "worked"
-
-    logger = logging.getLogger("antiphon.engine")
-    logger.addHandler(told)
-    try:
-        bob = Agent("bob", ScriptedModel([calls("work"), says("Fine.")]), tools=[work])
-        await bob.invoke("go", hub=hub)
-    finally:
-        logger.removeHandler(told)
-    assert told.lines == []
+async def test_ctrl_c_in_a_task_of_a_tool_ends_the_program_and_the_next_one_resumes_the_turn(tmp_path: Path) -> None:
+    path, store = tmp_path / "program.py", tmp_path / "team.db"
+    path.write_text(INTERRUPTED)
+    ends = []
+    for how in ("ctrl-c", "again"):
+        ends.append(
+            await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, str(path), how, str(store)],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                cwd=ROOT,
+                env=dict(os.environ),
+            )
+        )
+    interrupted, resumed = ends
+    assert interrupted.returncode == -signal.SIGINT, interrupted.stderr
+    assert "KeyboardInterrupt" in interrupted.stderr
+    assert resumed.returncode == 0, resumed.stderr
+    channel_id, _, text = resumed.stdout.strip().partition(" ")
+    assert text == "worked"
+    async with Hub.open(f"sqlite:///{store}", engine=None) as hub:
+        log = await hub.log(channel_id)
+    assert of_type(log, EV_CALL_FAILED, "error") == []
+    assert of_type(log, EV_CALL_STARTED, "name") == ["model", "work", "work", "model"]

@@ -31,11 +31,13 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.core.events import EV_GRAPH_WARNED
+from antiphon.core.codec import count_values, to_json
+from antiphon.core.events import EV_GRAPH_WARNED, Json
 from antiphon.core.instants import after
 from antiphon.testing import ManualClock
 from tests.hub.gates import GatedStore, soon, turns
 
+LESS = "use fewer transitions, or conditions with fewer parts"
 LINE = TransitionGraph.sequence(["ann", "bob", "dana"])
 
 
@@ -226,9 +228,46 @@ async def test_warnings_are_told_up_to_a_number(room: Room) -> None:
 async def test_a_graph_that_is_too_large_is_refused_in_words(room: Room) -> None:
     rules = [Transition(ContextEquals("key", f"{n}" * 200), AgentTarget("dana")) for n in range(900)]
     knobs = {"graph": TransitionGraph("ann", rules, TerminateTarget("over")).to_dict()}
-    with pytest.raises(UsageError, match=r"knobs: they have \d+ bytes; the limit is 262144, so make the graph smaller"):
+    size = len(to_json(knobs["graph"]))
+    with pytest.raises(
+        UsageError, match=rf"knobs\['graph'\] has {size} bytes of JSON; the limit is 262144 for all knobs: {LESS}"
+    ):
         await room.people["ann"].open(type="workflow", target=["dana"], knobs=knobs)
     assert await room.hub.channels() == []
+
+
+async def test_a_graph_of_too_many_values_is_named_with_their_number(room: Room) -> None:
+    when = FromSpeaker("ann") & ContextEquals("a", 1) & ContextEquals("b", 2)  # 16 values
+    graph = TransitionGraph("ann", [Transition(when, AgentTarget("dana"))] * 1000, TerminateTarget("over"))
+    counted = count_values(graph.to_dict(), most=100_000)
+    assert counted > 20_000
+    said = rf"knobs\['graph'\] has {counted} values of JSON; the limit is 20000 for all knobs: {LESS}"
+    with pytest.raises(UsageError, match=said):
+        await room.people["ann"].open(type="workflow", target=["dana"], knobs={"graph": graph, "writers": {}})
+    assert await room.hub.channels() == []
+
+
+async def test_another_knob_that_is_too_large_is_named(room: Room) -> None:
+    knobs: Json = {"graph": TransitionGraph("ann", [], TerminateTarget("over")), "writers": {"a": ["ann"] * 30_000}}
+    said = r"knobs\['writers'\] has 30002 values of JSON; the limit is 20000 for all knobs: make it smaller"
+    with pytest.raises(UsageError, match=said):
+        await room.people["ann"].open(type="workflow", target=["dana"], knobs=knobs)
+
+
+async def test_a_knob_that_contains_itself_is_refused(room: Room) -> None:
+    endless: list[object] = []
+    endless.extend([endless, endless])
+    with pytest.raises(UsageError, match=r"knobs\['writers'\] has at least 1000000 values"):
+        await room.people["ann"].open(type="workflow", target=["dana"], knobs={"writers": endless})
+
+
+async def test_a_graph_of_as_many_transitions_as_a_graph_takes_is_opened(room: Room) -> None:
+    when = FromSpeaker("ann") & ContextEquals("a", 1)
+    graph = TransitionGraph("ann", [Transition(when, AgentTarget("dana"))] * 1000, TerminateTarget("over"))
+    channel = await room.people["ann"].open(type="workflow", target=["dana"], knobs={"graph": graph})
+    recorded = channel.state.knobs["graph"]
+    assert isinstance(recorded, dict)
+    assert len(recorded["transitions"]) == 1000
 
 
 @pytest.mark.parametrize(

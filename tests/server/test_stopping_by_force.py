@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +13,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from antiphon import Hub
 from tests.server.houses import PATIENCE, opened, so
 from tests.server.processes import Process, started
+from tests.server.wire import raw, request, send
 
+LARGE = "x" * 200_000
 PROGRAM = str(Path(__file__).with_name("stuck.py"))
 ANSWER = ("support", "ag2.msg.text")
 SLACK = 2.0
@@ -108,3 +112,35 @@ async def test_a_server_that_cannot_stop_is_ended_by_force_and_says_so(
         assert f"still running: tool 'block' of agent 'support' in channel {channels[0]}; " in complaints
         assert f"the main thread is at {PROGRAM}:" in complaints
     assert await resumed(tmp_path, channels) == [f"{name}ed"]
+
+
+async def recorded(folder: Path) -> str:
+    """A channel in the store of the server, with more in its log than connections that are not read can hold."""
+    async with Hub.open(f"sqlite:///{folder / 'team.db'}", engine=None) as hub:
+        await hub.register("bob")
+        channel = await (await hub.register("ann")).open(type="conversation", target="bob")
+        for _ in range(10):
+            await channel.send(LARGE)
+        return channel.channel_id
+
+
+def arrived(sock: socket.socket) -> bytes:
+    """What has arrived of the answer. Nothing of it is taken."""
+    try:
+        return sock.recv(65536, socket.MSG_PEEK)
+    except BlockingIOError:
+        return b""
+
+
+@pytest.mark.parametrize("path", ["log", "subscribe"], ids=["an answer", "a stream"])
+async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("ANTIPHON_TEST_LEDGER", str(tmp_path / "ledger"))
+    channel_id = await recorded(tmp_path)
+    async with served(tmp_path, 4) as server, raw(server.port, window=4096) as sock:
+        await send(sock, request("GET", f"/channels/{channel_id}/{path}?view=operator"))
+        await so(lambda: len(arrived(sock)) >= 4096, "the server sends more than the client takes")
+        code, seconds = await stopped(server)
+    assert (code, seconds < 4 + SLACK) == (0, True)
+    assert "ended by force" not in (tmp_path / "complaints").read_text()

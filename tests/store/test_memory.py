@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from antiphon.core.errors import UsageError
+from antiphon.core.envelope import Envelope
+from antiphon.core.errors import Conflict, IdReused, UsageError
 from antiphon.store.memory import MemoryStore
+from antiphon.store.records import SLICE
 from antiphon.store.verify import Report, verify_store
 from antiphon.testing.checks import STORE_CHECKS
 from antiphon.testing.envelopes import OpenStore, new_id, said
+
+Spoil = Callable[[list[Envelope]], list[Envelope]]
 
 
 async def opened() -> MemoryStore:
@@ -42,6 +51,64 @@ async def test_an_append_costs_the_same_at_any_length() -> None:
     short = await cost(0)
     await store.append("c", said("c", *range(501, 50_001)), expected=500)
     assert await cost(50_000) < 5 * short + 0.01
+
+
+async def most_calls_at_once(work: Awaitable[object]) -> int:
+    """How many functions are called at most between two chances for others to have the event loop."""
+    called, marks = [0], list[int]()
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        called[0] += event == "call"
+
+    async def others() -> None:
+        while True:
+            marks.append(called[0])
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        await work
+    finally:
+        sys.setprofile(before)
+        beside.cancel()
+    marks.append(called[0])
+    return max(later - earlier for earlier, later in pairwise(marks))
+
+
+async def test_a_long_batch_does_not_hold_the_event_loop() -> None:
+    """A fork is one: what is done for each envelope is done for a slice of them at once."""
+    store, batch = MemoryStore(), said("c", *range(1, 20_001))
+    assert await most_calls_at_once(store.append("c", batch, expected=0)) < 5 * SLICE
+    assert (await store.read("c", after=19_999)).envelopes == batch[-1:]
+
+
+async def test_a_long_batch_that_loses_against_another_changes_nothing() -> None:
+    store, batch, other = MemoryStore(), said("c", *range(1, 3001)), said("c", 1)
+    append = asyncio.create_task(store.append("c", batch, expected=0))
+    await asyncio.sleep(0)  # it has begun, and lets others go first
+    await store.append("c", other, expected=0)
+    with pytest.raises(Conflict):
+        await append
+    assert (await store.read("c")).envelopes == other
+    assert await store.find("c", [batch[0].envelope_id]) == {}
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "error"),
+    [
+        (lambda batch: [*batch[:-1], replace(batch[-1], envelope_id=batch[0].envelope_id)], IdReused),
+        (lambda batch: [*batch[:-1], replace(batch[-1], sequence=1)], UsageError),
+    ],
+    ids=["an id twice", "a wrong sequence"],
+)
+async def test_a_long_batch_with_a_fault_is_refused(spoilt: Spoil, error: type[Exception]) -> None:
+    store = MemoryStore()
+    with pytest.raises(error):
+        await store.append("c", spoilt(said("c", *range(1, 3001))), expected=0)
+    assert await store.head("c") == 0
 
 
 async def test_a_batch_that_is_no_batch_of_this_channel_is_refused() -> None:

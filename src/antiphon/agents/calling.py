@@ -21,7 +21,7 @@ from contextvars import copy_context
 import msgspec
 
 from antiphon.agents.arguments import EMPTY
-from antiphon.agents.isolation import CODE_PREFIX, Raised, outcome_of
+from antiphon.agents.isolation import ASYNC_SHOULD, CODE_PREFIX, TOOL_SHOULD, Raised, outcome_of
 from antiphon.agents.messages import NO_USAGE, Call, Usage
 from antiphon.agents.patterns import TooMuchWork
 from antiphon.agents.results import Finish, Handoff, NotDone, Transfer
@@ -203,7 +203,8 @@ async def _value(function: Function, arguments: dict[str, object], name: str) ->
             value = await _apart(function, arguments, name)
         return await value if inspect.isawaitable(value) else value
 
-    return await outcome_of(run, name)
+    # A function that is not async runs in a thread: it is what it returned that may hold the loop.
+    return await outcome_of(run, name, TOOL_SHOULD if inspect.iscoroutinefunction(function) else ASYNC_SHOULD)
 
 
 async def _apart(function: Function, arguments: dict[str, object], name: str) -> object:

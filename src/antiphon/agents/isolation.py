@@ -5,12 +5,14 @@ Rule 1: a cancellation that reaches the waiting task comes from outside. One tha
 Rule 2: code that is cancelled has `CLEAN_UP` seconds to end. Code that still runs then is left behind, and a warning
         names it.
 Rule 3: nothing but an ordinary error leaves the task. A KeyboardInterrupt or SystemExit that left it would end the
-        event loop, and with it every other turn, without a record.
+        event loop, and with it every other turn, without a record. The tasks that the code starts are contained by
+        `subtasks`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from antiphon.agents.subtasks import Interrupted, subtasks_contained
 from antiphon.core.words import told
 
 T = TypeVar("T")
@@ -32,6 +35,10 @@ CLEAN_UP = 1.0
 LAST_CHANCE = 0.25
 """How many seconds code that was left behind may take to end when it is cancelled for the last time."""
 ATTEMPTS = 100
+OFF_LOOP = "`await asyncio.to_thread(…)`"
+TOOL_SHOULD = f"await what takes long, run it with {OFF_LOOP}, or declare the tool with `def`, which runs in a thread"
+ASYNC_SHOULD = f"await what takes long, or run it with {OFF_LOOP}"
+PLAIN_SHOULD = f"make it shorter, or an `async def` that runs what takes long with {OFF_LOOP}"
 CODE_PREFIX = "antiphon "
 """How the name of a thread begins that runs user code. Its name follows."""
 
@@ -45,19 +52,18 @@ class Raised(msgspec.Struct, frozen=True):
     error: BaseException
 
 
-class Interrupted(Exception):
-    """User code ended itself with something that is no `Exception`, such as SystemExit."""
-
-
 class _Outcome(Generic[T]):
     """The result of user code. It outlives a task that is cancelled in the step in which the code returns."""
 
-    def __init__(self) -> None:
+    def __init__(self, should: str) -> None:
         self.value: T | Raised = Raised(asyncio.CancelledError())
+        self.should = should
+        """What the code should do instead of holding the event loop."""
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> None:
         try:
-            self.value = await work()
+            with subtasks_contained():
+                self.value = await work()
         except BaseException as error:  # user code may raise anything
             self.value = Raised(error)
 
@@ -66,12 +72,19 @@ isolated_tasks: WeakKeyDictionary[asyncio.Task[None], _Outcome[object]] = WeakKe
 """The tasks of user code. The name of each says which code it is."""
 
 
-async def outcome_of(work: Callable[[], Awaitable[T]], name: str) -> T | Raised:
+def should_not_block(function: object) -> str:
+    """What a function that is called on the event loop should do instead of holding it."""
+    called = function.__call__ if callable(function) else None  # an object may be called like an async function
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+    return ASYNC_SHOULD if is_async else PLAIN_SHOULD
+
+
+async def outcome_of(work: Callable[[], Awaitable[T]], name: str, should: str = ASYNC_SHOULD) -> T | Raised:
     """Run user code in a task of this name; the value it returns, or the error it raises.
 
     Cancelling the caller cancels the code, and waits at most `CLEAN_UP` seconds for its end.
     """
-    outcome: _Outcome[T] = _Outcome()
+    outcome: _Outcome[T] = _Outcome(should)
     task = asyncio.create_task(outcome.run(work), name=name)
     isolated_tasks[task] = cast("_Outcome[object]", outcome)
     try:
@@ -82,9 +95,12 @@ async def outcome_of(work: Callable[[], Awaitable[T]], name: str) -> T | Raised:
     return outcome.value
 
 
-async def contained(work: Callable[[], Awaitable[T]], name: str) -> T:
-    """Run user code in a task of this name. Anything it raises that is no `Exception` becomes `Interrupted`."""
-    outcome = await outcome_of(work, name)
+async def contained(work: Callable[[], Awaitable[T]], name: str, function: object) -> T:
+    """Run user code in a task of this name. Anything it raises that is no `Exception` becomes `Interrupted`.
+
+    The function is the one that the work calls.
+    """
+    outcome = await outcome_of(work, name, should_not_block(function))
     if not isinstance(outcome, Raised):
         return outcome
     if isinstance(outcome.error, Exception):

@@ -141,6 +141,20 @@ def check_json(value: object, *, most: int = MAX_NODES, deepest: int = MAX_DEPTH
         raise Malformed("too_deep", f"nested deeper than {deepest} levels")
 
 
+def count_values(value: object, *, most: int) -> int:
+    """How many values of JSON there are in this one, itself included. Counting ends at `most`."""
+    found = 0
+    left = [value]
+    while left and found + len(left) < most:  # what contains itself would never end
+        item = left.pop()
+        found += 1
+        if isinstance(item, dict):
+            left.extend(item.values())
+        elif isinstance(item, list):
+            left.extend(item)
+    return min(found + len(left), most)
+
+
 def _check_node(item: object, deeper: list[object]) -> None:
     kind = type(item)
     if kind is str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import islice
 
 LONGEST = 80
 LONGEST_STORY = 500
+MOST_OF_A_GROUP = 3
+"""How many errors of a group are told."""
 QUOTED = re.compile(r"`([^`]+)`")
 AS_IN_PYTHON = {"object": "dict", "array": "list", "null": "None"}
 
@@ -43,7 +46,20 @@ def told(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # an error that fails over itself is still an error
         return type(error).__name__
+    if isinstance(error, BaseExceptionGroup):  # which says only how many errors it holds
+        text = f"{text}: {'; '.join(told(each) for each in islice(_single(error), MOST_OF_A_GROUP))}"
     return storable(text[:LONGEST_STORY])
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The errors that a group and the groups within it hold, in their order."""
+    waiting: list[BaseException] = [group]
+    while waiting:
+        error = waiting.pop()
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(reversed(error.exceptions))
+        else:
+            yield error
 
 
 def storable(text: str) -> str:

@@ -126,7 +126,7 @@ async def _summary_of(view: SummarisedTranscript, due: Sequence[Message], name: 
         given = view.summarise(due)
         return await given if isawaitable(given) else given
 
-    value = await contained(run, name)
+    value = await contained(run, name, view.summarise)
     reply = Reply(value) if isinstance(value, str) else one_reply(value)
     if not reply.text:
         raise ValueError("the summary is empty")
@@ -151,7 +151,7 @@ async def _rendered(prompt: Prompt, shown: Sequence[Message], name: str) -> str:
         return await rendered if isawaitable(rendered) else rendered
 
     try:
-        text = await contained(render, name)
+        text = await contained(render, name, prompt)
     except Exception as error:
         raise Failing("prompt_error", told(error)) from error
     if not isinstance(text, str):

@@ -22,7 +22,6 @@ INTERVAL = 0.25
 """How many seconds pass between two samples."""
 THRESHOLD = 1.0
 """For how many seconds code may hold the event loop before a warning names it."""
-ADVICE = "await in it, or make it a plain `def`, which runs in a thread"
 
 
 class _Suspicion:
@@ -101,13 +100,14 @@ class LoopWatch:
         elif suspicion.over:
             del self._suspicions[loop]
         elif suspicion.seconds >= THRESHOLD and not suspicion.name:
-            suspicion.name = _running(loop)
-            if suspicion.name:
+            task = _running(loop)
+            if task is not None:
+                suspicion.name = task.get_name()
                 held = "%s has held the event loop for %.1f seconds, and no other turn goes on meanwhile; %s"
-                log.warning(held, suspicion.name, suspicion.seconds, ADVICE)
+                log.warning(held, suspicion.name, suspicion.seconds, isolated_tasks[task].should)
 
     def _suspect(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not _running(loop):
+        if _running(loop) is None:
             return
         suspicion = _Suspicion()
         try:
@@ -117,10 +117,10 @@ class LoopWatch:
         self._suspicions[loop] = suspicion
 
 
-def _running(loop: asyncio.AbstractEventLoop) -> str:
-    """The name of the user code that the loop runs at this moment; "" if it runs none."""
+def _running(loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
+    """The task of the user code that the loop runs at this moment; None if it runs none."""
     task = asyncio.current_task(loop)
-    return task.get_name() if task is not None and task in isolated_tasks else ""
+    return task if task is not None and task in isolated_tasks else None
 
 
 WATCH = LoopWatch()

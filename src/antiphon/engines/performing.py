@@ -98,10 +98,10 @@ class Performance:
         member = book.team.members[wanted.path]
         self._warn(member)
         await book.start([CallStarted(book.turn_id, wanted.index, MODEL, digest, agent=agent_in_journal(wanted.path))])
-        asking = Asking(book, wanted, model=member.declaration.model, limits=member.declaration.limits)
+        model, name = member.declaration.model, f"the model of {book.caller(wanted.path)}"
+        asking = Asking(book, wanted, model=model, limits=member.declaration.limits)
         try:
-            name = f"the model of {book.caller(wanted.path)}"
-            answer = await asking.answer(lambda: contained(lambda: self._heard(wanted, member, asking), name))
+            answer = await asking.answer(lambda: contained(lambda: self._heard(wanted, member, asking), name, model))
         except Unanswered as error:
             reason = "model_timeout" if error.timed_out else "model_error"
             raise self._given_up(wanted.index, reason, str(error)) from error
@@ -190,7 +190,7 @@ class Performance:
         before = wanted.progress.detached()  # what it is given it may change in place
         try:
             name = f"step {wanted.name!r} of {self._book.caller(wanted.progress.path)}"
-            after = await contained(run, name)
+            after = await contained(run, name, wanted.function)
         except Exception as error:
             raise Failing("step_error", f"{wanted.name}: {told(error)}") from error
         if not wanted.waits and inspect.iscoroutine(after):

@@ -13,6 +13,7 @@ import msgspec
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.tasks import Delegates
 from antiphon.core.ids import IdSource
+from antiphon.engines.definitions import Definitions
 from antiphon.engines.protocol import Engine
 from antiphon.engines.resuming import ResumeLimit
 from antiphon.hub.audit import Audit
@@ -37,6 +38,7 @@ class Place(msgspec.Struct, frozen=True):
     delegates: Delegates
     tenant: str
     limit: ResumeLimit
+    definitions: Definitions
 
 
 def local_engine(store: Store, clock: Clock) -> Engine:

@@ -77,12 +77,18 @@ class Turns:
             limit.over(job) if attempt.again is None else limit.wait_outside(job.job_id)
 
     async def _attempt(self, attempt: Attempt) -> None:
-        job, clock = attempt.job, self._place.clock
+        job = attempt.job
         live = await self._place.channels.get(job.channel_id)
         turn = next((turn for turn in pending(live.state) if turn.turn_id == job.turn_id), None)
         agent = self._place.agents.get(job.speaker)
         if turn is None or agent is None:
             return
+        with self._place.definitions.running(agent):
+            await self._begun(attempt, live, agent, turn=turn)
+
+    async def _begun(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
+        """Run the turn with this definition of its agent, if nobody who lives has claimed it."""
+        job, clock = attempt.job, self._place.clock
         if turn.owner and not await attempt.takeover(turn.owner):
             attempt.again = after(clock.now(), attempt.patience)
             return

@@ -30,6 +30,7 @@ from antiphon.core.instants import after as later
 from antiphon.core.laws import Fold, Laws
 from antiphon.core.opening import answer, guest_of, invitations, opening, said_first
 from antiphon.core.step import Admitted, record, said_by_hub, step
+from antiphon.engines.definitions import Definitions
 from antiphon.engines.place import Place, turns_at
 from antiphon.engines.protocol import Engine
 from antiphon.engines.resuming import ResumeLimit
@@ -85,6 +86,7 @@ class Desk:
         self.audit = Audit(OwnChannel(AUDIT, self.channels, laws=own, new_id=self.new_id), clock)
         self.agents: dict[str, Declaration] = {}
         """The agents registered in this hub, whose turns it runs."""
+        self.definitions = Definitions(self.agents)
         self.clear = ClearChannels()
         self.dispatch = Dispatch(engine, store, self.channels, agents=self.agents, limit=limit)
         self.continuity.waited_until = self.dispatch.waited_until
@@ -131,6 +133,7 @@ class Desk:
                 delegates,
                 self.store.tenant,
                 self._limit,
+                self.definitions,
             )
             turns = turns_at(around)
             self.forget = turns.forget
@@ -161,7 +164,7 @@ class Desk:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.channels.settled()
-            await close_models(self.agents.values())
+            await close_models(self.definitions.all())
         finally:
             await self.store.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from importlib import import_module
 from types import TracebackType
@@ -28,7 +29,7 @@ from antiphon.runtime.builder import EnvelopeBuilder
 from antiphon.runtime.channel import private
 from antiphon.runtime.desk import Accept, Desk
 from antiphon.runtime.erasing import Erasure, erase_channel
-from antiphon.runtime.modelling import check_models
+from antiphon.runtime.modelling import check_models, close_replaced
 from antiphon.runtime.participant import Participant
 from antiphon.runtime.reading import follow, overhear
 from antiphon.store.protocol import ChannelRow, Store
@@ -36,6 +37,8 @@ from antiphon.store.rows import SYSTEM
 from antiphon.store.urls import open_store
 
 PAGE = 1000
+NAME = "name:"
+"""How the key of a lock begins by which an agent is registered."""
 STATUSES: tuple[str, ...] = get_args(Status)
 
 
@@ -166,6 +169,9 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
     ) -> Participant:
         """Register somebody under a name, or attach to the one the store knows by it. An agent's turns run here.
 
+        An `Agent` whose name is an agent's here already replaces its definition, from the agent's next turn. Any other
+        name that is registered in this hub is a `UsageError`.
+
         `accept` decides on each invitation; without it all are accepted.
         """
         if not isinstance(who, str | Declaration):
@@ -175,23 +181,27 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
         if kind not in (None, "agent"):
             raise UsageError(f"{who.name!r} is an agent, not of kind {shown(kind)}")
         check_models(who)
-        participant = await self._register(who.name, "agent", accept)
         desk = self._desk
-        desk.agents[who.name] = who
-        if desk.engine is not None:
+        async with desk.locks.setdefault(f"{NAME}{who.name.lower()}", asyncio.Lock()):
+            again = who.name in desk.agents
+            participant = await self._register(who.name, "agent", accept, again=again)
+            replaced = desk.definitions.hold(who)
+        if replaced is not None:
+            desk.spawn(close_replaced(desk.definitions, replaced), f"closing replaced models of {who.name}")
+        if desk.engine is not None and not again:
             desk.spawn(desk.dispatch.find_owed(who.name, desk.clock), f"turns of {who.name}")
         return participant
 
-    async def _register(self, who: str, kind: str, accept: Accept | None) -> Participant:
+    async def _register(self, who: str, kind: str, accept: Accept | None, *, again: bool = False) -> Participant:
         desk = self._desk
         desk.check_open()
         check_name(who)
         if accept is not None and not callable(accept):
             raise UsageError(f"accept is {shown(accept)}; give a function of the invitation")
         seated = desk.seated.get(who.lower())
-        if seated == who:
+        if seated == who and not again:
             raise UsageError(f"{who!r} is registered in this hub already")
-        if seated is not None:
+        if seated not in (None, who):
             raise BadName(f"{who!r} differs from {seated!r} only in case")
         desk.seated[who.lower()] = who
         try:
@@ -199,8 +209,9 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
             desk.acceptors[who] = accept
             await self._ask_again(who)
         except BaseException:
-            del desk.seated[who.lower()]
-            desk.acceptors.pop(who, None)
+            if not again:
+                del desk.seated[who.lower()]
+                desk.acceptors.pop(who, None)
             raise
         return Participant(desk, who, kind)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from antiphon.core.codec import MAX_BYTES, MAX_DEPTH, MAX_NODES, Malformed, check_json, copied, to_json
+from antiphon.core.codec import MAX_BYTES, MAX_DEPTH, MAX_NODES, Malformed, check_json, copied, count_values, to_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.events import Created, Json, Seat, data_of
@@ -19,9 +19,12 @@ from antiphon.runtime.desk import Desk
 from antiphon.runtime.opening import opened
 from antiphon.runtime.reading import Inbox
 
+MOST_COUNTED = 1_000_000
+"""How many values are counted for an error that names their number."""
 MOST_KNOB_DEPTH = 168
 MOST_KNOB_NODES = 20_000
-"""A graph of a thousand transitions has more values than any message may have, and deeper ones."""
+"""A graph of a thousand transitions has more values than any message may have, and deeper ones. More would seldom fit
+into the bytes that an envelope may have."""
 TASK = "task"
 """The knob by which a channel knows from where a task was given."""
 LONGEST_TTL = 100 * 366 * 24 * 3600
@@ -177,9 +180,9 @@ def _check_people(created: Created) -> None:
 
 
 def _fitting(knobs: Json) -> Json:
-    size = len(to_json(knobs))
-    if size > MAX_BYTES:
-        raise UsageError(f"knobs: they have {size} bytes; the limit is {MAX_BYTES}, so make the graph smaller")
+    if len(to_json(knobs)) > MAX_BYTES:
+        sizes = {name: len(to_json(value)) for name, value in knobs.items()}
+        raise _too_large("knobs", sizes, f"bytes of JSON; the limit is {MAX_BYTES}")
     return knobs
 
 
@@ -189,8 +192,19 @@ def _plain(data: Json, what: str, *, most: int = MAX_NODES, deepest: int = MAX_D
     try:
         check_json(data, most=most, deepest=deepest)
     except Malformed as error:
-        raise UsageError(f"{what}: {error}") from error
+        if error.reason != "too_large":
+            raise UsageError(f"{what}: {error}") from error
+        sizes = {name: count_values(value, most=MOST_COUNTED) for name, value in data.items()}
+        raise _too_large(what, sizes, f"values of JSON; the limit is {most}") from error
     return copied(data)
+
+
+def _too_large(what: str, sizes: Mapping[str, int], measured: str) -> UsageError:
+    """The error that names what is the largest of all, which is to be made smaller."""
+    largest = max(sizes, key=lambda name: sizes[name])
+    size = f"at least {MOST_COUNTED}" if sizes[largest] == MOST_COUNTED else f"{sizes[largest]}"
+    advice = "use fewer transitions, or conditions with fewer parts" if largest == "graph" else "make it smaller"
+    return UsageError(f"{what}[{shown(largest)}] has {size} {measured} for all {what}: {advice}")
 
 
 def checked_ttl(ttl: float | None) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Mapping, Sequence
-from itertools import count, islice, repeat
+from itertools import islice
 
 import msgspec
 
@@ -22,6 +22,7 @@ from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
 from antiphon.core.state import ENDED
 from antiphon.store.bell import Bell
+from antiphon.store.drafts import Draft, drafted
 from antiphon.store.now import SystemNow
 from antiphon.store.protocol import (
     SKEW,
@@ -45,9 +46,8 @@ from antiphon.store.records import (
     judged,
     opened,
     place_of,
-    records_in_slices,
 )
-from antiphon.store.rows import MOVES_A_ROW, check_ended, erased_row, rebuilt, row_after
+from antiphon.store.rows import check_ended, erased_row, rebuilt, row_after
 
 TAIL_AT_ONCE = 1000
 
@@ -84,9 +84,12 @@ class _Channel:
         place = self.places.get(envelope_id)
         return None if place is None else self.envelope(place)
 
-    def record(self, batch: Sequence[Envelope], records: Sequence[bytes]) -> None:
-        self.places.update(zip((envelope.envelope_id for envelope in batch), count(self.head + 1), strict=False))
-        self.records.extend(records)
+    def record(self, draft: Draft) -> None:
+        if self.records:
+            self.places.update(draft.places)
+            self.records.extend(draft.records)
+        else:
+            self.places, self.records = draft.places, draft.records
 
     def erase(self) -> None:
         left = [tombstone(self.envelope(place)) for place in range(1, self.head + 1)]
@@ -129,21 +132,22 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
     ) -> Appended:
         """Record a batch at `expected`."""
-        batch = tuple(batch)  # a long one is encoded in slices, and may be changed meanwhile
-        records = await records_in_slices(channel, batch)
+        batch = tuple(batch)  # a long one is drafted in slices, and may be changed meanwhile
+        draft = await drafted(channel, batch, expected)
         log = self._known(channel) or _Channel(channel)
-        appended = judged(batch, expected=expected, head=log.head, find=log.find)
-        if appended.duplicate:
-            return appended
+        if log.head or expected or not draft.sound:  # in an empty log nothing is found, envelope by envelope
+            appended = judged(batch, expected=expected, head=log.head, find=log.find)
+            if appended.duplicate:
+                return appended
         if not log.head:
             self._channels[channel] = log
             insort(self._names, channel)
-        log.record(batch, records)
-        self._places.extend(zip(repeat(channel), range(appended.first, appended.last + 1), strict=False))
+        appended = Appended(log.head + 1, log.head + len(batch))
+        log.record(draft)
+        self._places.extend(draft.tail)
         row = log.row
-        for envelope in batch:
-            if envelope.event_type in MOVES_A_ROW:
-                row = row_after(row, envelope)
+        for envelope in draft.moving:
+            row = row_after(row, envelope)
         if due is not None:
             row = msgspec.structs.replace(row, due=due)
         if row is not log.row:
