@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 import httpx2
 import pytest
 
-from antiphon import Agent, Reply, says
+from antiphon import Agent, AgentTarget, FromSpeaker, Reply, TerminateTarget, Transition, TransitionGraph, says
 from antiphon.server.limits import Limits
 from tests.server.houses import House, echo, house, opened, so
 from tests.server.processes import MEBIBYTE, process
@@ -63,12 +63,12 @@ async def test_a_gibibyte_is_refused_and_takes_no_memory() -> None:
 BAD = {
     "a deep list": (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, "no_json"),
     "a deep object": (b'{"text": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, 400, "no_json"),
-    "a list just too deep": (b'{"text": ' + b"[" * 80 + b"]" * 80 + b"}", 422, "too_deep"),
+    "a list just too deep": (b'{"text": ' + b"[" * 200 + b"]" * 200 + b"}", 422, "too_deep"),
     "a long number": (b'{"text": ' + b"9" * 5000 + b"}", 422, "bad_body"),
     "a long number where anything may stand": (b'{"data": {"n": ' + b"9" * 5000 + b"}}", 422, "bad_body"),
     "a number just too long": (b'{"data": {"n": ' + b"9" * 101 + b"}}", 422, "bad_number"),
     "a number that is none": (b'{"text": NaN}', 400, "no_json"),
-    "many small things": (b'{"text": [' + b"1," * 20_000 + b"1]}", 413, "too_large"),
+    "many small things": (b'{"text": [' + b"1," * 40_000 + b"1]}", 413, "too_large"),
     "bad UTF-8": (b'{"text": "\xff\xfe"}', 400, "no_json"),
     "half a character": (rb'{"text": "\ud800"}', 400, "no_json"),
     "a NUL": (rb'{"text": "a\u0000b"}', 422, "bad_text"),
@@ -317,3 +317,17 @@ async def events_of_lines(lines: AsyncIterator[str]) -> AsyncIterator[object]:
     async for line in lines:
         if line.startswith("data: "):
             yield json.loads(line.removeprefix("data: "))
+
+
+async def test_a_graph_of_a_thousand_transitions_opens_a_channel() -> None:
+    """A body may hold more values than a message, which is held to its own limit."""
+    rules = [Transition(FromSpeaker(name), AgentTarget("bob")) for name in ["ann", "bob"] * 500]
+    async with house() as here:
+        await here.hub.register("bob")
+        client = await here.known("ann")
+        knobs = {"graph": TransitionGraph("ann", rules, TerminateTarget("done"), max_turns=9).to_dict()}
+        response = await client.post("/channels", json={"target": ["bob"], "type": "workflow", "knobs": knobs})
+        assert response.status_code == 201, response.text
+        path = f"/channels/{response.json()['channel_id']}/context"
+        refused = await client.post(path, json={"set": {"rows": [0] * 10_001}})
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (413, "too_large")

@@ -26,6 +26,11 @@ LIMITED = re.compile(r"Expected `(\w+)` (?P<limit>[^`]+) - at `\$\.?(?P<place>[^
 NO_CHOICE = re.compile(r"Invalid enum value (?P<value>.+) - at `\$\.?(?P<place>[^`]*)`\Z", re.S)
 BYTE = re.compile(r"\(byte (\d+)\)")
 
+MAX_BODY_VALUES = 32_000
+MAX_BODY_DEPTH = 180
+"""A body may hold the knobs of a channel, such as a graph of a thousand transitions, and its context. What becomes of
+the parts of a body has tighter limits of its own."""
+
 
 async def body_of(request: Request, kind: type[T], limits: Limits) -> T:
     """The body as a value of this type; `Refused` if it is none."""
@@ -45,7 +50,7 @@ def typed(raw: bytes, kind: type[T]) -> T:
     """JSON as a value of this type."""
     try:
         plain: object = msgspec.json.decode(raw)
-        check_json(plain)
+        check_json(plain, most=MAX_BODY_VALUES, deepest=MAX_BODY_DEPTH)
         check_names(raw)
         return msgspec.convert(plain, type=kind)
     except msgspec.ValidationError as error:
