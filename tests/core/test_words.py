@@ -6,7 +6,7 @@ import pytest
 
 from antiphon import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, Assign, Close, UnknownChannel, UnknownParticipant, UsageError
 from antiphon.core.events import fits
-from antiphon.core.words import plainly
+from antiphon.core.words import plainly, told
 from antiphon.store.protocol import ChannelRow
 from tests.core.cases import said
 
@@ -72,3 +72,13 @@ def test_somebody_unknown_can_be_registered() -> None:
     assert str(UnknownParticipant("zoe")) == (
         "no participant is called 'zoe'; register it with hub.register('zoe') first"
     )
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise self.args[0]
+
+
+@pytest.mark.parametrize("inner", [ValueError("no words"), SystemExit(1), KeyboardInterrupt()])
+def test_an_error_that_cannot_be_put_into_words_is_told_by_its_type(inner: BaseException) -> None:
+    assert told(Unspeakable(inner)) == "Unspeakable"

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from antiphon import EV_TEXT, Agent, Channel, Envelope, Hub, Limits, Reply, Request, UsageError, says
+from antiphon import (
+    EV_PACKET,
+    EV_TEXT,
+    Agent,
+    Channel,
+    Envelope,
+    Hub,
+    Limits,
+    Participant,
+    Reply,
+    Request,
+    TransitionGraph,
+    UsageError,
+    says,
+)
 from antiphon.testing import ManualClock
 from tests.hub.gates import soon, turns
 from tests.hub.places import KeptStore
@@ -211,6 +225,47 @@ async def test_a_model_that_asks_another_agent_gives_its_place_up(store: KeptSto
     await hub.register(Agent("bob", model=asks))
     async with asyncio.timeout(20):
         while (await hub.log(channel.channel_id))[-1].event_data.get("text") != "re: why?":
+            await turns(1)
+    await hub.close()
+
+
+async def _closed(hub: Hub, helper: Participant, channel: Channel) -> None:
+    await channel.closed()
+
+
+async def _subscribed(hub: Hub, helper: Participant, channel: Channel) -> None:
+    async for envelope in hub.subscribe(channel.channel_id):
+        if envelope.event_type == EV_PACKET:
+            return
+
+
+async def _read(hub: Hub, helper: Participant, channel: Channel) -> None:
+    async for envelope in helper.inbox():
+        if envelope.event_type == EV_PACKET:
+            return
+
+
+@pytest.mark.parametrize("waits", [_closed, _subscribed, _read])
+async def test_a_model_that_waits_for_another_channel_gives_its_place_up(
+    waits: Callable[[Hub, Participant, Channel], Awaitable[None]], store: KeptStore, clock: ManualClock
+) -> None:
+    first = await Hub.over(store, clock=clock, engine=None)
+    await first.register(Agent("bob", model=says_nothing))
+    channel = await (await first.register("ann")).open(target="bob", say="go")
+    await first.close()
+    hub = await Hub.over(store, clock=clock, resume_at_once=1)
+    helper = await hub.register("helper")
+    await hub.register(Agent("sage", model=Crowd(open_gate=True)))
+    graph = TransitionGraph.sequence(["helper", "sage"])
+
+    async def asks(request: Request) -> Reply:
+        asked = await helper.open(type="workflow", target="sage", knobs={"graph": graph}, say="why?")
+        await waits(hub, helper, asked)
+        return says("heard")
+
+    await hub.register(Agent("bob", model=asks))
+    async with asyncio.timeout(20):
+        while (await hub.log(channel.channel_id))[-1].event_data.get("text") != "heard":
             await turns(1)
     await hub.close()
 

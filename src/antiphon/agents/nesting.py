@@ -34,11 +34,27 @@ running_turn: ContextVar[RunningTurn | None] = ContextVar("running_turn", defaul
 """The attempt that the running code is part of; None outside of turns."""
 
 
+class HeldPlace(Protocol):
+    """The right of a turn to ask its model while a backlog is resumed."""
+
+    def leave(self) -> None:
+        """Release the place. Releasing it twice is fine."""
+        ...
+
+
+held_place: ContextVar[HeldPlace | None] = ContextVar("held_place", default=None)
+"""The place held by the running code, if that is a model or is called by one."""
+
+
 async def waiting_for_others(work: Awaitable[T], channel_id: str = "") -> T:
     """Await what turns of another channel may have to do first; of any channel, if none is named.
 
-    A turn that may not run beside others lets those start that it waits for. Without this it could wait for ever.
+    A turn that may not run beside others lets those start that it waits for, and a model gives up its place, which
+    they may need. Without this it could wait for ever.
     """
+    place = held_place.get()
+    if place is not None:
+        place.leave()
     run = running_turn.get()
     if run is None:
         return await work

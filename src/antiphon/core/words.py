@@ -44,7 +44,7 @@ def told(error: BaseException) -> str:
     """What an error of somebody else's says, cut short; its type, if it cannot even say that."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # an error that fails over itself is still an error
+    except BaseException:  # an error that fails over itself, also by SystemExit, is still an error
         return type(error).__name__
     if isinstance(error, BaseExceptionGroup):  # which says only how many errors it holds
         text = f"{text}: {'; '.join(told(each) for each in islice(_single(error), MOST_OF_A_GROUP))}"

@@ -1,8 +1,8 @@
 """Limits how many turns ask their models at once while a backlog of owed turns is resumed after a restart.
 
 Rule 1: a resumed turn starts when a place is free. It holds the place until its model has answered.
-Rule 2: a turn that waits holds no place: it gives the place up before a tool runs or another turn is asked. So no two
-        turns can wait for each other's place.
+Rule 2: a turn that waits holds no place: it gives the place up before a tool runs, and before a model waits for
+        something in another channel. So no two turns can wait for each other's place.
 Rule 3: fresh turns go first, then turns that have started, then the backlog. Ageing keeps all of them from starving.
 Rule 4: when the backlog is empty, there is no limit.
 """
@@ -13,9 +13,9 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from typing import Literal
 
+from antiphon.agents.nesting import held_place
 from antiphon.core.envelope import Priority
 from antiphon.core.errors import UsageError
 from antiphon.core.instants import NEVER, Instant
@@ -40,10 +40,6 @@ class ModelPlace:
         if self._held:
             self._held = False
             self._limit.left()
-
-
-held_place: ContextVar[ModelPlace | None] = ContextVar("held_place", default=None)
-"""The place held by the running code, if that is a model or is called by one."""
 
 
 class ResumeLimit:

@@ -11,6 +11,8 @@ from antiphon.core.instants import NEVER, Instant, after, seconds_between
 
 LONGEST_WAIT = 60.0
 """A wall clock may be set: no wait trusts it for longer than this."""
+OVERSLEPT = 15.0
+"""A wait that is so many seconds late shows that the process did not run: it was stopped, or its event loop blocked."""
 
 
 class Clock(Protocol):
@@ -21,7 +23,10 @@ class Clock(Protocol):
         ...
 
     def drift(self) -> float:
-        """By how many seconds it was set since it was made, against a clock that nobody can set."""
+        """By how many seconds it was set since it was made, against a clock that nobody can set.
+
+        Time in which the process was stopped counts as set: nothing could be done in it.
+        """
         ...
 
     async def wait(self, wake: asyncio.Event, until: Instant) -> None:
@@ -44,8 +49,11 @@ class SystemClock:
     def __init__(self) -> None:
         self._offset = time.time_ns() - time.monotonic_ns()
         self._second, self._told = 0, ""
+        self._ends: dict[object, float] = {}
+        """When each wait should be over, on the monotonic clock."""
 
     def drift(self) -> float:
+        self._notice_stop()
         return (time.time_ns() - time.monotonic_ns() - self._offset) / 1e9
 
     def now(self) -> Instant:
@@ -58,8 +66,25 @@ class SystemClock:
         left = LONGEST_WAIT
         if until != NEVER:
             left = min(left, max(0.0, seconds_between(self.now(), until)))
+        key = object()
+        self._ends[key] = time.monotonic() + left
         try:
             async with asyncio.timeout(left):
                 await wake.wait()
         except TimeoutError:
             return
+        finally:
+            self._notice_stop()
+            del self._ends[key]
+
+    def _notice_stop(self) -> None:
+        """Take the time in which the process did not run off the time that has passed.
+
+        A process that was stopped (SIGSTOP, a paused container) goes on with everything due at once. What it owes would
+        be late before it could do anything about it.
+        """
+        now = time.monotonic()
+        late = now - min(self._ends.values(), default=now)
+        if late > OVERSLEPT:
+            self._offset -= int(late * 1e9)
+            self._ends = {key: max(end, now) for key, end in self._ends.items()}

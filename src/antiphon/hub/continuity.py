@@ -81,7 +81,7 @@ class Continuity:
         self._breaks = _shifted(self._breaks, jumped)
         if jumped > 0:
             self._breaks = replace(self._breaks, clock_set=self.clock.now())
-        log.warning("the clock was set by %.1f seconds", jumped)
+        log.warning("the clock was set by %.1f seconds, or the process was stopped meanwhile", jumped)
         self._woken(jumped)
 
     def breaks(self, channel_id: str) -> Breaks:

@@ -23,7 +23,6 @@ from antiphon.core.events import EV_HISTORY_IMPORTED, Created, Json, Seat
 from antiphon.core.ids import derived_id
 from antiphon.core.views import Message
 from antiphon.core.words import shown
-from antiphon.engines.resuming import held_place
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.desk import Desk
@@ -181,9 +180,6 @@ def _waiting(desk: Desk, asker: Lane | None, answerer: Lane) -> Iterator[None]:
     if asker is None:
         yield
         return
-    place = held_place.get()
-    if place is not None:  # a model that asks another agent: that one may need the place
-        place.leave()
     if asker in _reached(desk.waits, answerer):
         raise UsageError(
             f"{answerer[1]!r} cannot answer here: its turn here waits for whoever asks; use another thread_id"
