@@ -27,8 +27,11 @@ from antiphon.store.sqlite_reads import Stretch, read_head, read_page
 
 log = logging.getLogger("antiphon.store")
 
-_BLANK = "UPDATE log SET body = zeroblob(length(body)) WHERE tenant = ? AND channel = ?"
-_BURY = "UPDATE log SET id = ?, body = ? WHERE tenant = ? AND channel = ? AND seq = ?"
+_BLANK = (
+    "UPDATE log SET body = zeroblob(length(body)), kind = substr(hex(zeroblob(length(kind))), 1, length(kind))"
+    " WHERE tenant = ? AND channel = ?"
+)
+_BURY = "UPDATE log SET id = ?, kind = ?, body = ? WHERE tenant = ? AND channel = ? AND seq = ?"
 _HASHES = "SELECT hash FROM log WHERE tenant = ? AND channel = ? AND seq > ? ORDER BY seq LIMIT ?"
 _FORGET = (
     "DELETE FROM snapshot WHERE tenant = ? AND channel = ?",
@@ -51,6 +54,7 @@ class Tombstone(NamedTuple):
     """What is written over one record."""
 
     envelope_id: str
+    event_type: str
     body: bytes
 
 
@@ -64,7 +68,7 @@ def tombstones_of(connection: Connection, tenant: str, channel: str) -> list[Tom
         hashes = as_type(connection.execute(_HASHES, stretch).fetchall(), list[tuple[bytes]])
         for envelope, (digest,) in zip(page.envelopes, hashes, strict=True):
             left = tombstone(envelope)
-            found.append(Tombstone(left.envelope_id, sealed(encode(left), previous, digest)))
+            found.append(Tombstone(left.envelope_id, left.event_type, sealed(encode(left), previous, digest)))
             previous = digest
         more = page.more
     return found
@@ -80,7 +84,7 @@ def bury(connection: Connection, tenant: str, channel: str, *, tombstones: Seque
     connection.execute(_BLANK, (tenant, channel))
     connection.executemany(
         _BURY,
-        [(left.envelope_id, left.body, tenant, channel, place) for place, left in enumerate(tombstones, 1)],
+        [(*left, tenant, channel, place) for place, left in enumerate(tombstones, 1)],
     )
     for forget in _FORGET:
         connection.execute(forget, (tenant, channel))
