@@ -8,6 +8,8 @@ Rule 3: deleted content is overwritten where it was (`secure_delete`). A file th
 Rule 4: SQLite leaves copies of rows behind when it moves them between pages, which it does when rows change their size,
         and overwrites those not even then. So records are blanked before they change their size, and the two tables in
         which rows with content come and go are written anew.
+Rule 5: to undo a statement SQLite copies the pages it changes. The copies are kept in memory, not in a temporary file,
+        so records are blanked a few at a time. Only VACUUM uses such a file: by then the erased content is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ log = logging.getLogger("antiphon.store")
 
 _BLANK = (
     "UPDATE log SET body = zeroblob(length(body)), kind = substr(hex(zeroblob(length(kind))), 1, length(kind))"
-    " WHERE tenant = ? AND channel = ?"
+    " WHERE tenant = ? AND channel = ? AND seq > ? AND seq <= ?"
 )
 _BURY = "UPDATE log SET id = ?, kind = ?, body = ? WHERE tenant = ? AND channel = ? AND seq = ?"
 _HASHES = "SELECT hash FROM log WHERE tenant = ? AND channel = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -48,6 +50,8 @@ _OWE = "INSERT OR IGNORE INTO sweep (work) VALUES ('truncate')"
 _OWED = "SELECT work FROM sweep"
 _TRUNCATE = "PRAGMA wal_checkpoint(TRUNCATE)"
 _PAGE = 1000
+_AT_ONCE = 100
+"""How many records one statement blanks."""
 
 
 class Tombstone(NamedTuple):
@@ -81,7 +85,8 @@ def bury(connection: Connection, tenant: str, channel: str, *, tombstones: Seque
     head = read_head(connection, tenant, channel)
     if row is None or head != len(tombstones):
         raise Conflict(channel, len(tombstones), head)
-    connection.execute(_BLANK, (tenant, channel))
+    for done in range(0, head, _AT_ONCE):
+        connection.execute(_BLANK, (tenant, channel, done, done + _AT_ONCE))
     connection.executemany(
         _BURY,
         [(*left, tenant, channel, place) for place, left in enumerate(tombstones, 1)],
@@ -98,7 +103,9 @@ def sweep(connection: Connection) -> None:
     if "truncate" not in owed:
         return
     if "vacuum" in owed:
+        connection.execute("PRAGMA temp_store = FILE").fetchall()  # the whole file might not fit into memory
         connection.execute("VACUUM").fetchall()
+        connection.execute("PRAGMA temp_store = MEMORY").fetchall()
     else:
         _renew(connection)
     [(busy, _, _)] = as_type(connection.execute(_TRUNCATE).fetchall(), list[tuple[int, int, int]])
