@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
+import tracemalloc
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
 from antiphon import Envelope, Priority
-from antiphon.core.codec import Malformed, as_type, check_json, copied, decode, encode, from_json
+from antiphon.core.codec import Malformed, as_type, check_json, copied, decode, encode, from_json, parsed, to_json
 from antiphon.core.draft import check_draft
 from antiphon.core.rules import Expectation
+from antiphon.server.problems import Refused
+from antiphon.server.reading import typed
+from antiphon.server.shapes import Changes
 
 
 def nested(levels: int, value: object = 0) -> object:
@@ -199,3 +205,59 @@ def test_an_envelope_cannot_be_changed() -> None:
         envelope.sender_id = "mallory"  # type: ignore[misc]
     assert not hasattr(envelope, "__dict__")
     assert len(fields(envelope)) == 10
+
+
+def numbers(number: float, count: int = 9_000) -> bytes:
+    return encode(Envelope(event_type="app.numbers", event_data={"set": {"n": [number] * count}}))
+
+
+def body_of(record: bytes) -> bytes:
+    return record[record.index(b'{"set"') : record.index(b',"causation_id"')]
+
+
+READERS: dict[str, Callable[[bytes], object]] = {
+    "a record": decode,
+    "a value of ours": lambda record: from_json(record, dict),
+    "what a model wrote": lambda record: parsed(record.decode()),
+    "the body of a request": lambda record: typed(body_of(record), Changes),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_numbers_with_a_large_exponent_take_no_longer_than_others(read: Callable[[bytes], object]) -> None:
+    def seconds(record: bytes) -> float:
+        """Of this thread alone, in the best of some attempts."""
+        taken = []
+        for _ in range(5):
+            before = time.thread_time()
+            read(record)
+            taken.append(time.thread_time() - before)
+        return min(taken)
+
+    assert seconds(numbers(1.7976931348623157e308)) < 6 * seconds(numbers(1.234567890123456e10))
+
+
+def test_a_number_that_is_too_large_is_refused_by_every_reader() -> None:
+    record = numbers(5.5, 1).replace(b"5.5", b"1e999")
+    for read in READERS.values():
+        with pytest.raises((Malformed, Refused), match=r"out of range|right shape"):
+            read(record)
+
+
+def test_a_body_of_too_many_values_is_refused_before_they_take_up_memory() -> None:
+    body = b'{"set":{"n":[%s]}}' % b",".join([b"[]"] * 300_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="more than 10000 values") as refused:
+            typed(body, Changes)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert refused.value.status == 413
+    assert peak < 5 * len(body)
+
+
+@pytest.mark.parametrize("text", ["," * 20_000, '",' * 20_000, '\\",' * 20_000, "\\" * 20_000 + "," * 20_000])
+def test_commas_in_a_text_are_no_values(text: str) -> None:
+    changes = Changes({"said": text, "more": [1, 2]})
+    assert typed(to_json(changes), Changes) == changes

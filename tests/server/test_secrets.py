@@ -160,3 +160,25 @@ async def test_the_head_of_an_answer_says_nothing_of_what_it_runs_on() -> None:
         head = (await answer(sock))[1].partition(b"\r\n\r\n")[0].lower()
         assert b"server:" not in head
         assert b"uvicorn" not in head
+
+
+async def test_a_key_where_a_name_belongs_is_not_repeated() -> None:
+    key = f"ak_0123456789ab_{secrets.token_urlsafe(24)}"
+    chat = {"model": key, "messages": [{"role": "user", "content": "Hello."}]}
+    async with house(Agent("support", echo)) as here:
+        client = await here.client()
+        said = [
+            await client.get(f"/channels/{key}"),
+            await client.get(f"/v1/models/{key}"),
+            await client.post(f"/approvals/{key}", json={"decision": "approve", "digest": key}),
+            await client.post(f"/agents/{key}/invoke", json={"text": "Hello."}),
+            await client.post("/agents/support/invoke", json={"text": "Hello.", key: 1}),
+            await client.post("/channels", json={"target": ["support"], "type": key}),
+            await client.post("/channels", json={"target": [key]}),
+            await client.post("/channels", json={"target": ["support"], "knobs": {key: 1}}),
+            await client.post("/v1/chat/completions", json=chat),
+            await client.post("/v1/chat/completions", json={**chat, "model": "support", "tool_choice": key}),
+        ]
+    assert [each.status_code for each in said] == [404, 404, 404, 404, 422, 422, 422, 422, 404, 400]
+    assert [each.text for each in said if key in each.text] == []
+    assert sum("***" in each.text for each in said) >= 8

@@ -306,7 +306,7 @@ async def test_accepting_stops_before_there_are_no_files_left_and_resumes(
             assert (await client.post(INVOKE, json={"text": "x"})).status_code == 200
         await so(lambda: server.open_files() <= before + 2, "its files are closed again")
         told = log.read_text()
-        assert "the limit of open files is 160" in told
+        assert "WARNING:antiphon.server:the limit of open files is 160" in told
         assert "no more are accepted" in told
         assert "accepted again" in told
         assert "Too many open files" not in told

@@ -1,7 +1,7 @@
 """Tombstones: what is left of an envelope once its channel was erased.
 
-Rule 1: a tombstone keeps the sequence, time and type of its envelope. Ids, names and data are gone: an id may be
-        derived from what the sender chose, and a name is personal data.
+Rule 1: a tombstone keeps the sequence and time of its envelope, and its type if that is one of ours. Ids, names, data
+        and types of a participant's own are gone: those are words that somebody chose, or derived from such.
 Rule 2: a log of tombstones still folds: to a channel of the same type that has ended, without participants.
 Rule 3: only the hub writes tombstones, so that data of a participant is never mistaken for one.
 """
@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from antiphon.core.envelope import HUB, OPERATORS, Envelope
 from antiphon.core.events import (
     EV_CHANNEL_CLOSED,
+    EV_ENVELOPE_ERASED,
+    RESERVED,
     Closed,
     Created,
     Event,
@@ -44,7 +46,7 @@ def tombstone(envelope: Envelope) -> Envelope:
         envelope.channel_id,
         HUB,
         [OPERATORS] if internal else None,
-        envelope.event_type,
+        envelope.event_type if envelope.event_type.startswith(RESERVED) else EV_ENVELOPE_ERASED,
         _remains(envelope),
         created_at=envelope.created_at,
         sequence=envelope.sequence,

@@ -14,11 +14,11 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from antiphon.core.codec import Malformed, from_json
+from antiphon.core.codec import Malformed, from_json, to_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.erasing import ERASED, is_erased
 from antiphon.core.errors import AntiphonError, LogCorrupt, RulesInvalid, UnknownChannel, UsageError
-from antiphon.core.events import Created, event_of
+from antiphon.core.events import Created, Json, event_of
 from antiphon.core.laws import Fold, LawBook, Laws, SavedFold
 from antiphon.core.state import State
 from antiphon.core.words import told
@@ -29,6 +29,9 @@ from antiphon.store.protocol import ChannelRow, Snapshot
 
 KEPT = 1024
 """How many channels stay loaded although nobody holds them."""
+
+LARGE_KNOBS = 16 * 1024
+"""From how many bytes on knobs are read by a thread: a thousand rules take longer than the loop may stop."""
 
 TIDY_EVERY = 64
 """How many more may be loaded before those that have ended are let go."""
@@ -168,7 +171,7 @@ class Channels:
         """The laws of a channel, and its fold as far as a snapshot goes; a damaged one is read from its beginning."""
         channel_id = row.channel_id
         snapshot = await self._around.store.get_snapshot(channel_id) if row.status != "quarantined" else None
-        restored = self._restored(snapshot) if snapshot else None
+        restored = await self._restored(snapshot) if snapshot else None
         if restored is not None:
             await check_whole(self._around.store, restored[1])
             return restored
@@ -179,15 +182,21 @@ class Channels:
         created = event_of(page.envelopes[0]) if page.envelopes else None
         if not isinstance(created, Created):
             raise LogCorrupt(channel_id, 1, "the log does not begin with the channel's creation")
-        laws = self._lawbook(created.type, created.knobs)
+        laws = await self._laws(created.type, created.knobs)
         return laws, laws.begin(channel_id)
 
-    def _restored(self, snapshot: Snapshot) -> tuple[Laws, Fold] | None:
+    async def _laws(self, channel_type: str, knobs: Json) -> Laws:
+        """The laws of a stored channel. The event loop goes on while large knobs are read."""
+        if len(to_json(knobs)) < LARGE_KNOBS:
+            return self._lawbook(channel_type, knobs)
+        return await asyncio.to_thread(self._lawbook, channel_type, knobs)
+
+    async def _restored(self, snapshot: Snapshot) -> tuple[Laws, Fold] | None:
         try:
             saved = from_json(snapshot.blob, SavedFold)
         except Malformed:
             return None
-        laws = self._lawbook(saved.state.type, saved.state.knobs)
+        laws = await self._laws(saved.state.type, saved.state.knobs)
         fold = laws.restore(saved) if laws.version == snapshot.version else None
         return None if fold is None else (laws, fold)
 

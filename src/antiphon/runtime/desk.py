@@ -79,7 +79,7 @@ class Desk:
             store, self.continuity, self.new_id, self.feed, self.timers.armed, self._damaged, self._owing
         )
         self.channels = Channels(around, laws_for)
-        self._examination = Examination()
+        self.examination = Examination()
         own = laws_for("system", {})
         self.directory = Directory(OwnChannel(REGISTRY, self.channels, laws=own, new_id=self.new_id))
         self.keys = KeyRing(OwnChannel(KEYS, self.channels, laws=own, new_id=self.new_id))
@@ -259,7 +259,7 @@ class Desk:
         `Denied` if the creator may not speak first. `before` is imported history: it is recorded behind the
         invitations, and nothing follows from it.
         """
-        laws = await self._examination.laws_of(created)
+        laws = await self.examination.laws_of(created)
         self.check_open()  # meanwhile it may have been closed
         await self._check_before(before, channel_id, first=first)
         guests = [seat.name for seat in created.participants if seat.name != created.creator]

@@ -30,7 +30,8 @@ async def fork_of(desk: Desk, live: LiveChannel, *, at: object, by: str) -> Live
     prefix = await _read(live, at)
     created = event_of(prefix[0])
     assert isinstance(created, Created), "a log begins with the channel's creation"
-    laws = laws_for(created.type, created.knobs)  # of a damaged channel what is left of it has other laws
+    # Made anew, because what is left of a damaged channel has other laws; by a thread, because a graph may be large.
+    laws = await asyncio.to_thread(laws_for, created.type, created.knobs)
     channel_id = desk.new_id()
     copy = await _in_slices(copying(channel_id, prefix, laws=laws, new_id=desk.new_id), live.state.channel_id)
     check_place(prefix, laws.fold(copy.fold, copy.last).state)

@@ -15,6 +15,7 @@ from antiphon.core.codec import Malformed, check_json, same
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Denied, UnknownChannel, UsageError
 from antiphon.core.events import EV_CHANNEL_CREATED, EV_CHANNEL_OPENED, Created, Json, data_of, event_of
+from antiphon.core.guard import Deny
 from antiphon.core.ids import derived_id
 from antiphon.core.state import State
 from antiphon.core.step import first_words
@@ -52,11 +53,17 @@ async def opened(
 
 async def _made(desk: Desk, created: Created, channel_id: str, *, first: Envelope | None, may_run: bool) -> LiveChannel:
     """A new channel; `Denied` if it would give an agent a turn and may not."""
-    denial = None if may_run else denial_of_opening(created, first, at=desk.clock.now(), new_id=desk.new_id)
+    denial = None if may_run else await _denial(desk, created, first)
     if denial is not None:
         draft = Envelope(sender_id=created.creator, event_type=EV_CHANNEL_CREATED)
         raise await desk.audit.refusal(Denied(denial.reason, detail=denial.detail), draft)
     return await desk.create(created, channel_id, first=first)
+
+
+async def _denial(desk: Desk, created: Created, first: Envelope | None) -> Deny | None:
+    """Why a sender without the scope `invoke` may not open this; None if no agent gets a turn by it."""
+    laws = await desk.examination.laws_of(created)  # a large graph is never read on the event loop
+    return denial_of_opening(created, first, laws=laws, at=desk.clock.now(), new_id=desk.new_id)
 
 
 async def _keyed(

@@ -16,12 +16,12 @@ from antiphon.core.events import Created
 from antiphon.core.guard import Deny, Later
 from antiphon.core.ids import IdSource
 from antiphon.core.instants import Instant
+from antiphon.core.laws import Laws
 from antiphon.core.opening import opening
 from antiphon.core.state import State
 from antiphon.core.step import Admitted, step
 from antiphon.hub.causation import check_causation
 from antiphon.hub.live import LiveChannel
-from antiphon.orchestration.lawbook import laws_for
 from antiphon.store.protocol import Log
 
 
@@ -34,9 +34,10 @@ def denial_of_turns(before: State, after: State) -> Deny | None:
     return Deny("wrong_scope", f"this gives {names} a turn, for which the key also needs the scope 'invoke'")
 
 
-def denial_of_opening(created: Created, first: Envelope | None, *, at: Instant, new_id: IdSource) -> Deny | None:
+def denial_of_opening(
+    created: Created, first: Envelope | None, *, laws: Laws, at: Instant, new_id: IdSource
+) -> Deny | None:
     """The same for a new channel, as it is when every guest has accepted and its first words were said."""
-    laws = laws_for(created.type, created.knobs)
     begun = laws.begin(new_id())
     guests = {seat.name for seat in created.participants}
     opened = opening(begun, created, guests, laws=laws, at=at, new_id=new_id)

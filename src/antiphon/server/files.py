@@ -49,7 +49,7 @@ def capacity_of(wanted: int) -> Capacity:
     limit = min(wanted, room - min(EXTRA, room // 4))
     if limit < wanted:
         said = "the limit of open files is %d: %d connections are answered at once, not %d; raise it: ulimit -n %d"
-        log.info(said, files, limit, wanted, 2 * wanted)
+        log.warning(said, files, limit, wanted, 2 * wanted)
     return Capacity(limit, room)
 
 

@@ -2,7 +2,8 @@
 
 Rule 1: whatever is not there, or not for whoever asks, is the same 404.
 Rule 2: what went wrong inside is logged, and told as nothing but that.
-Rule 3: a message is a sentence of ours. The text of an exception that is not ours, a path or a key is never part of it.
+Rule 3: a message is a sentence of ours. The text of an exception that is not ours, a path or a key is never part of it,
+        nor is a key that the request itself has put where a name belongs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from antiphon.core.errors import (
     UnknownChannel,
     UsageError,
 )
+from antiphon.hub.redacting import redacted
 
 log = logging.getLogger("antiphon.server")
 
@@ -115,6 +117,7 @@ def problem(
 ) -> Response:
     """The answer that something went wrong."""
     headers = {"www-authenticate": "Bearer"} if status == 401 else AGAIN if status in (429, 503) else None
+    message = redacted(message)
     body: object = Problem(Fault(reason, message, channel_id, agent))
     if path.startswith(CHAT):
         kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")

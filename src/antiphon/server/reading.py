@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from antiphon.core.codec import Malformed, check_json, check_names, to_json
+from antiphon.core.codec import Malformed, check_count, check_json, check_names, plain_json, to_json
 from antiphon.core.words import plainly
 from antiphon.server.limits import Limits
 from antiphon.server.problems import JSON, Refused
@@ -49,7 +49,8 @@ async def body_of(request: Request, kind: type[T], limits: Limits) -> T:
 def typed(raw: bytes, kind: type[T]) -> T:
     """JSON as a value of this type."""
     try:
-        plain: object = msgspec.json.decode(raw)
+        check_count(raw, most=MAX_BODY_VALUES)
+        plain: object = plain_json(raw)
         check_json(plain, most=MAX_BODY_VALUES, deepest=MAX_BODY_DEPTH)
         check_names(raw)
         return msgspec.convert(plain, type=kind)

@@ -8,6 +8,8 @@ Rule 3: deleted content is overwritten where it was (`secure_delete`). A file th
 Rule 4: SQLite leaves copies of rows behind when it moves them between pages, which it does when rows change their size,
         and overwrites those not even then. So records are blanked before they change their size, and the two tables in
         which rows with content come and go are written anew.
+Rule 5: to undo a statement SQLite copies the pages it changes. The copies are kept in memory, not in a temporary file,
+        so records are blanked a few at a time. Only VACUUM uses such a file: by then the erased content is gone.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ from antiphon.store.sqlite_reads import Stretch, read_head, read_page
 
 log = logging.getLogger("antiphon.store")
 
-_BLANK = "UPDATE log SET body = zeroblob(length(body)) WHERE tenant = ? AND channel = ?"
-_BURY = "UPDATE log SET id = ?, body = ? WHERE tenant = ? AND channel = ? AND seq = ?"
+_BLANK = (
+    "UPDATE log SET body = zeroblob(length(body)), kind = substr(hex(zeroblob(length(kind))), 1, length(kind))"
+    " WHERE tenant = ? AND channel = ? AND seq > ? AND seq <= ?"
+)
+_BURY = "UPDATE log SET id = ?, kind = ?, body = ? WHERE tenant = ? AND channel = ? AND seq = ?"
 _HASHES = "SELECT hash FROM log WHERE tenant = ? AND channel = ? AND seq > ? ORDER BY seq LIMIT ?"
 _FORGET = (
     "DELETE FROM snapshot WHERE tenant = ? AND channel = ?",
@@ -45,12 +50,15 @@ _OWE = "INSERT OR IGNORE INTO sweep (work) VALUES ('truncate')"
 _OWED = "SELECT work FROM sweep"
 _TRUNCATE = "PRAGMA wal_checkpoint(TRUNCATE)"
 _PAGE = 1000
+_AT_ONCE = 100
+"""How many records one statement blanks."""
 
 
 class Tombstone(NamedTuple):
     """What is written over one record."""
 
     envelope_id: str
+    event_type: str
     body: bytes
 
 
@@ -64,7 +72,7 @@ def tombstones_of(connection: Connection, tenant: str, channel: str) -> list[Tom
         hashes = as_type(connection.execute(_HASHES, stretch).fetchall(), list[tuple[bytes]])
         for envelope, (digest,) in zip(page.envelopes, hashes, strict=True):
             left = tombstone(envelope)
-            found.append(Tombstone(left.envelope_id, sealed(encode(left), previous, digest)))
+            found.append(Tombstone(left.envelope_id, left.event_type, sealed(encode(left), previous, digest)))
             previous = digest
         more = page.more
     return found
@@ -77,10 +85,11 @@ def bury(connection: Connection, tenant: str, channel: str, *, tombstones: Seque
     head = read_head(connection, tenant, channel)
     if row is None or head != len(tombstones):
         raise Conflict(channel, len(tombstones), head)
-    connection.execute(_BLANK, (tenant, channel))
+    for done in range(0, head, _AT_ONCE):
+        connection.execute(_BLANK, (tenant, channel, done, done + _AT_ONCE))
     connection.executemany(
         _BURY,
-        [(left.envelope_id, left.body, tenant, channel, place) for place, left in enumerate(tombstones, 1)],
+        [(*left, tenant, channel, place) for place, left in enumerate(tombstones, 1)],
     )
     for forget in _FORGET:
         connection.execute(forget, (tenant, channel))
@@ -94,7 +103,9 @@ def sweep(connection: Connection) -> None:
     if "truncate" not in owed:
         return
     if "vacuum" in owed:
+        connection.execute("PRAGMA temp_store = FILE").fetchall()  # the whole file might not fit into memory
         connection.execute("VACUUM").fetchall()
+        connection.execute("PRAGMA temp_store = MEMORY").fetchall()
     else:
         _renew(connection)
     [(busy, _, _)] = as_type(connection.execute(_TRUNCATE).fetchall(), list[tuple[int, int, int]])

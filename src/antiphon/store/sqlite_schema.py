@@ -39,6 +39,7 @@ _SYNCHRONOUS = {
 _PATIENCE = "PRAGMA busy_timeout = 5000"
 _WRITING = (
     "PRAGMA secure_delete = ON",
+    "PRAGMA temp_store = MEMORY",  # or else pages with content are copied to the system's temporary directory
     "PRAGMA fullfsync = ON",
     "PRAGMA cache_size = -16384",
     "PRAGMA wal_autocheckpoint = 0",
