@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import re
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from antiphon import Agent, Hub, Progress, Reply, Request, ScriptedModel, calls, says, tool
+from antiphon.engines import lag
+from antiphon.engines.lag import LoopWatch
 from tests.hub.gates import turns
 
 
@@ -165,3 +170,35 @@ async def test_code_that_lets_others_go_on_is_not_named(hub: Hub, monkeypatch: p
     finally:
         logger.removeHandler(told)
     assert told.lines == []
+
+
+def test_a_loop_that_ended_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread waits for the next turn, which may never come, and holds nothing of the last one."""
+    watch, looked, rests = LoopWatch(), threading.Event(), threading.Event()
+
+    class Some(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if looked.is_set() and not self.is_set():
+                rests.set()
+            return super().wait(timeout)
+
+    def look(loop: asyncio.AbstractEventLoop) -> None:
+        looked.set()
+
+    monkeypatch.setattr(lag, "INTERVAL", 0)
+    monkeypatch.setattr(watch, "_some", Some())
+    monkeypatch.setattr(watch, "_look", look)
+
+    async def turn() -> None:
+        with watch.watching():
+            while not looked.is_set():
+                await turns(1)
+
+    loop = asyncio.new_event_loop()
+    kept = weakref.ref(loop)
+    loop.run_until_complete(turn())
+    loop.close()
+    del loop
+    assert rests.wait(5)
+    gc.collect()
+    assert kept() is None

@@ -108,6 +108,16 @@ async def contained(work: Callable[[], Awaitable[T]], name: str, function: objec
     raise Interrupted(told(outcome.error)) from outcome.error
 
 
+def call_contained(function: Callable[[], T]) -> T:
+    """Call plain user code on the event loop. Anything it raises that is no `Exception` becomes `Interrupted`."""
+    try:
+        return function()
+    except (Exception, KeyboardInterrupt):  # a KeyboardInterrupt may be the operator's
+        raise
+    except BaseException as error:
+        raise Interrupted(told(error)) from error
+
+
 async def end_left_behind(tasks: Iterable[asyncio.Task[None]]) -> None:
     """End code that ignores its cancellation, so that the event loop can close.
 

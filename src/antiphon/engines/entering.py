@@ -10,7 +10,7 @@ import msgspec
 
 from antiphon.agents.declaration import Prompt
 from antiphon.agents.history import History
-from antiphon.agents.isolation import contained
+from antiphon.agents.isolation import call_contained, contained
 from antiphon.agents.messages import NO_USAGE, Reply, Usage
 from antiphon.agents.progress import Path
 from antiphon.agents.replies import one_reply
@@ -77,7 +77,7 @@ class Entrance:
         messages, past = self._said[view.named]
         summing = summarises(view)
         if summing is None:
-            return Seen(view.shown(messages), past), None
+            return Seen(call_contained(lambda: view.shown(messages)), past), None
         last = history.summary_before(before, shown_path(owner.path))
         summed = await self._summed(wanted, owner, view=summing, messages=messages, last=last)
         return Seen(summing.shown_with(messages, last if summed is None else summed.summary), past), summed

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 from antiphon.agents.isolation import isolated_tasks
 
@@ -58,7 +59,7 @@ class LoopWatch:
         self._some = threading.Event()
         """Set while any loop is watched. The thread sleeps otherwise."""
         self._thread: threading.Thread | None = None
-        self._suspicions: dict[asyncio.AbstractEventLoop, _Suspicion] = {}
+        self._suspicions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Suspicion] = WeakKeyDictionary()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -87,11 +88,16 @@ class LoopWatch:
         while True:
             self._some.wait()
             time.sleep(INTERVAL)
-            with self._changing:
-                loops = list(self._turns)
-            for loop in loops:
-                self._look(loop)
-            self._suspicions = {loop: each for loop, each in self._suspicions.items() if loop in loops}
+            self._sample()
+
+    def _sample(self) -> None:
+        # A function of its own: a variable of `_run` would keep the last loop for as long as the thread waits.
+        with self._changing:
+            loops = list(self._turns)
+        for loop in loops:
+            self._look(loop)
+        for gone in [loop for loop in self._suspicions if loop not in loops]:
+            del self._suspicions[gone]
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         suspicion = self._suspicions.get(loop)

@@ -89,14 +89,18 @@ class Table:
             try:
                 if rule.matches(state, envelope):
                     return _decided(rule.then, state, envelope, rule=rule, errors=tuple(errors))
-            except Exception as error:  # a condition or target of a user's may raise anything
+            except KeyboardInterrupt:  # the operator's
+                raise
+            except BaseException as error:  # a user-defined condition or target may raise anything, SystemExit too
                 errors.append(RuleError(rule.place, told(error)))
                 del errors[MOST_ERRORS:]
         if not default:
             return Wait(errors=tuple(errors))
         try:
             return _decided(self._default, state, envelope, rule=None, errors=tuple(errors))
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             return Close("rules_failed", errors=(*errors, RuleError(None, told(error))))
 
     def candidates(self, speaker: str) -> Sequence[Rule]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from inspect import isawaitable
+from collections.abc import Callable, Coroutine, Sequence
 from weakref import WeakValueDictionary
 
 from antiphon.agents.declaration import Declaration
@@ -28,7 +27,7 @@ from antiphon.core.ids import CHANNEL_ID
 from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
 from antiphon.core.laws import Fold, Laws
-from antiphon.core.opening import answer, guest_of, invitations, opening, said_first
+from antiphon.core.opening import guest_of, invitations, opening, said_first
 from antiphon.core.step import Admitted, record, said_by_hub, step
 from antiphon.engines.definitions import Definitions
 from antiphon.engines.place import Place, turns_at
@@ -45,12 +44,12 @@ from antiphon.hub.ids import TimeOrderedIds
 from antiphon.hub.keys import KEYS, KeyRing
 from antiphon.hub.live import LiveChannel
 from antiphon.hub.own import OwnChannel
-from antiphon.hub.redacting import redacted_error
 from antiphon.hub.surroundings import Surroundings
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.lawbook import laws_for
 from antiphon.runtime.dispatch import Dispatch
 from antiphon.runtime.examining import Examination
+from antiphon.runtime.invitations import Accept, decide_invitation
 from antiphon.runtime.modelling import close_models
 from antiphon.runtime.permission import causation_denied, check_own_turn, denial_of_turns, waits_for_a_turn
 from antiphon.store.protocol import Store
@@ -59,9 +58,6 @@ log = logging.getLogger("antiphon.hub")
 
 RETRY = 1.0
 """After how many seconds something is tried again that the store could not do."""
-
-Accept = Callable[[Envelope], bool | Awaitable[bool]]
-"""Decides on an invitation."""
 
 
 class Desk:
@@ -319,7 +315,7 @@ class Desk:
 
     async def _ask(self, live: LiveChannel, invite: Envelope) -> None:
         try:
-            await self._answer(live, await _decided(self.acceptors[guest_of(invite)], invite))
+            await self._answer(live, await decide_invitation(self.acceptors[guest_of(invite)], invite))
         finally:
             self._asked.discard(invite.envelope_id)
 
@@ -387,16 +383,6 @@ class Desk:
 
 def _nothing_is_remembered(channel_id: str) -> None:
     """Without an engine no turn is run, and nothing is remembered of any."""
-
-
-async def _decided(accept: Accept | None, invite: Envelope) -> Envelope:
-    """The guest's answer. What a user's callable raises is a refusal with its words."""
-    try:
-        verdict = accept(invite) if accept else True
-        accepted = await verdict if isawaitable(verdict) else verdict
-        return answer(invite, accepted=bool(accepted))
-    except Exception as error:
-        return answer(invite, accepted=False, reason=redacted_error(error))
 
 
 def _shut(status: str) -> Deny | None:

@@ -27,8 +27,9 @@ from antiphon.hub.redacting import KNOWN
 from antiphon.runtime.approvals import Approval, approvals_of
 from antiphon.runtime.builder import EnvelopeBuilder
 from antiphon.runtime.channel import private
-from antiphon.runtime.desk import Accept, Desk
+from antiphon.runtime.desk import Desk
 from antiphon.runtime.erasing import Erasure, erase_channel
+from antiphon.runtime.invitations import Accept
 from antiphon.runtime.modelling import check_models, close_replaced
 from antiphon.runtime.participant import Participant
 from antiphon.runtime.reading import follow, overhear
