@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from antiphon.server.limits import Limits
 from tests.cli.conftest import Run, typed
 from tests.signals import heed_ctrl_c
 
@@ -52,7 +54,7 @@ def served(*words: str, stop: int = signal.SIGTERM) -> Iterator[dict[str, object
     assert process.stdout is not None
     try:
         begun = json.loads(process.stdout.readline())
-        yield begun
+        yield {**begun, "pid": process.pid}
         process.send_signal(stop)
         _, complaints = process.communicate(timeout=20)
         assert (process.returncode, complaints) == (0, "")
@@ -201,6 +203,19 @@ def test_an_open_server_says_so(team: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="the limits of another process can be read on Linux alone")
+def test_the_soft_limit_of_open_files_is_raised(team: Path) -> None:
+    """1,024 is what most shells give, and not room for the connections that are promised."""
+    own = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, own[1]))  # a process inherits it
+    try:
+        with served(str(team)) as begun:
+            soft, hard = resource.prlimit(int(str(begun["pid"])), resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, own)
+    assert (soft, hard) == (2 * Limits().connections, own[1])
 
 
 def test_an_open_server_listens_to_this_machine_alone(run: Run, team: Path) -> None:

@@ -91,6 +91,20 @@ def test_two_tools_of_one_name_are_both_named(tools: list[Tool], origins: str) -
     )
 
 
+def test_a_server_s_tool_cannot_be_taken_for_yours_by_its_case() -> None:
+    with pytest.raises(UsageError, match="two tools called 'search' and 'Search', one of its own and one of the MCP"):
+        Agent("ada", MODEL, tools=[search, of_server("Search")])
+
+
+def test_your_own_tools_may_differ_by_case_alone() -> None:
+    @tool
+    def Search(text: str) -> str:  # noqa: N802  # what is tested
+        """Look elsewhere."""
+        return text
+
+    assert {"search", "Search"} <= set(Agent("ada", MODEL, tools=[search, Search]).team.lead.tools)
+
+
 def changing(called: str, offer: object, later: object = (), **options: object) -> MCPServer:
     env = {"OFFER": json.dumps(offer), "LATER": json.dumps(later), "CALLED": called, "INSTRUCTIONS": "\x1b[31mred"}
     return MCPServer.stdio(sys.executable, CHANGING, env=env, **options)  # type: ignore[arg-type]

@@ -161,9 +161,11 @@ def check_tools(agent: Declaration) -> None:
     """`UsageError` if two tools have one name, or a server's tool would stand in for one of the runtime's."""
     known: dict[str, Tool] = {}
     for tool in agent.toolbox:
-        if tool.name in known:
-            raise UsageError(_two_called(agent, known[tool.name], tool))
-        known[tool.name] = tool
+        first = known.get(tool.name) or known.get(tool.name.lower())
+        # A server's `Refund` beside your `refund` would be taken for it; two of your own are yours to tell apart.
+        if first is not None and (first.name == tool.name or first.source or tool.source):
+            raise UsageError(_two_called(agent, first, tool))
+        known[tool.name.lower()] = known[tool.name] = tool
         if tool.source and _is_of_the_runtime(tool.name.lower(), agent.without):
             called = f"{agent.name!r} has a tool {tool.name!r} of {tool.source}, a name that belongs to the runtime"
             raise UsageError(f"{called}; {SERVER_ADVICE}")
@@ -174,7 +176,8 @@ def _is_of_the_runtime(name: str, without: Sequence[str]) -> bool:
 
 
 def _two_called(agent: Declaration, first: Tool, second: Tool) -> str:
-    both = f"{agent.name!r} has two tools called {first.name!r}"
+    names = " and ".join(map(repr, dict.fromkeys((first.name, second.name))))
+    both = f"{agent.name!r} has two tools called {names}"
     if not first.source and not second.source:
         return f"{both}; give one of them another name"
     origins = " and ".join(f"one of {tool.source}" if tool.source else "one of its own" for tool in (first, second))

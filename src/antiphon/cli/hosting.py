@@ -20,6 +20,7 @@ from antiphon.hub.clock import SystemClock
 from antiphon.runtime.agent import Agent
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.keys import keys_of
+from antiphon.server.files import raise_file_limit
 from antiphon.server.limits import Limits
 from antiphon.server.serving import serving
 from antiphon.store.urls import open_store
@@ -69,6 +70,7 @@ async def _serve(wishes: Wishes, program: Program | None) -> None:
     watchdog = Watchdog(wishes.stop_within)
     url = wishes.store or MEMORY
     limits = Limits(stop_seconds=wishes.stop_within * REQUESTS)
+    raise_file_limit(limits.connections)
     async with AsyncExitStack() as stack:
         stack.enter_context(watchdog.listening())
         agents = await _agents(program, stack)

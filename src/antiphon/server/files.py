@@ -21,6 +21,8 @@ log = logging.getLogger("antiphon.server")
 EXTRA = 64
 """How many connections are taken beyond the limit, to answer `/health` and to refuse everything else."""
 LEAST_KEPT = 64
+FILES_EACH = 2
+"""How many files there should be for each connection: models and tools need some too."""
 FEWEST = 8
 """With room for fewer connections there is no point in serving."""
 
@@ -49,8 +51,22 @@ def capacity_of(wanted: int) -> Capacity:
     limit = min(wanted, room - min(EXTRA, room // 4))
     if limit < wanted:
         said = "the limit of open files is %d: %d connections are answered at once, not %d; raise it: ulimit -n %d"
-        log.warning(said, files, limit, wanted, 2 * wanted)
+        log.warning(said, files, limit, wanted, FILES_EACH * wanted)
     return Capacity(limit, room)
+
+
+def raise_file_limit(connections: int) -> None:
+    """Let this process open files for so many connections, as far as the system allows.
+
+    Shells set a soft limit of 1,024 for the sake of old programs. A process may raise its own up to the hard limit.
+    """
+    if sys.platform == "win32":
+        return
+    wanted = FILES_EACH * connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def file_limit() -> int | None:
