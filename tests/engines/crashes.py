@@ -14,7 +14,7 @@ from antiphon import Agent, Channel, Envelope, Hub, Limits, Participant, Reply, 
 from antiphon.core.instants import Instant
 from antiphon.engines.local import LocalEngine
 from antiphon.testing import ManualClock
-from tests.hub.gates import turns
+from tests.hub.gates import NEVER_COMES, turns
 from tests.hub.places import KeptStore
 
 GRACE = 0.01
@@ -97,14 +97,14 @@ class Crashes:
 
     async def until(self, event_type: str, count: int = 1) -> list[Envelope]:
         """The envelopes of a type, as soon as there are so many."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(NEVER_COMES):
             while len(found := await self.told(event_type)) < count:
                 await turns(1)
         return found
 
     async def answered(self, count: int = 1) -> Sequence[object]:
         """What bob has said, as soon as it has said so much."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(NEVER_COMES):
             while len(said := await self.answers()) < count:
                 await turns(1)
         return said
@@ -125,6 +125,6 @@ async def crashes() -> AsyncIterator[Crashes]:
 
 async def so(condition: Callable[[], bool]) -> None:
     """Return when this is so; what never is, is a failure."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(NEVER_COMES):
         while not condition():
             await turns(1)

@@ -15,6 +15,8 @@ from antiphon.store.protocol import Appended, Now
 T = TypeVar("T")
 
 BEFORE, AFTER = "before", "after"
+NEVER_COMES = 30.0
+"""After how many seconds something is taken for what never comes. A busy disk may hold up a commit for several."""
 
 
 class GatedStore(MemoryStore):
@@ -64,7 +66,7 @@ class GatedStore(MemoryStore):
 
 async def soon(work: Awaitable[T]) -> T:
     """What this comes to; what never comes is a failure. Nothing that is right waits for it."""
-    return await asyncio.wait_for(work, 5)
+    return await asyncio.wait_for(work, NEVER_COMES)
 
 
 async def turns(count: int = 20) -> None:
