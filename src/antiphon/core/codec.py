@@ -98,7 +98,7 @@ def check_count(text: bytes, *, most: int = MAX_NODES) -> None:
         return
     outside = text.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]  # of strings
     if sum(part.count(b",") for part in outside) >= most:
-        raise Malformed("too_large", f"more than {most} values in one envelope")
+        raise Malformed("too_large", f"more than {most} values of JSON")
 
 
 def check_names(text: str | bytes) -> None:
@@ -162,7 +162,7 @@ def check_json(value: object, *, most: int = MAX_NODES, deepest: int = MAX_DEPTH
             nodes += 1
             _check_node(item, deeper)
             if nodes + len(deeper) > most:
-                raise Malformed("too_large", f"more than {most} values in one envelope")
+                raise Malformed("too_large", f"more than {most} values of JSON")
         layer = deeper
     if layer:
         raise Malformed("too_deep", f"nested deeper than {deepest} levels")
