@@ -114,6 +114,24 @@ def test_what_people_said_to_an_agent_is_shown_as_it_is_meant(people: Container[
     assert history.until(4, people={"alice"}, meant=str.upper)[0][0].text == "@TAX TAX?"
 
 
+def test_what_was_read_once_is_not_read_again() -> None:
+    """Not by the history, nor by whoever recognises its messages; another reader has another meaning."""
+    history = read(said("alice", "@tax Tax?"), said("alice", "two"))
+    heard: list[str] = []
+
+    def meant(text: str) -> str:
+        heard.append(text)
+        return text.partition(" ")[2]
+
+    first = history.until(1000, people={"alice"}, meant=meant)[0]
+    history.extend(log_of(*BEGUN, said("alice", "@tax Tax?"), said("alice", "two"), said("alice", "@bill Bill?"))[5:])
+    second = history.until(1000, people={"alice"}, meant=meant)[0]
+    assert second[0] is first[0]
+    assert [message.text for message in second] == ["Tax?", "two", "Bill?"]
+    assert heard == ["@tax Tax?", "@bill Bill?"]
+    assert texts(history) == ["@tax Tax?", "two", "@bill Bill?"]
+
+
 def test_a_second_attempt_is_shown_the_same() -> None:
     facts = (said("alice", "one"), because("e4", assigned("ada")))
     first = read(*facts).until(5)

@@ -9,7 +9,7 @@ Rule 3: a turn is shown what was said before it was assigned, whenever it is run
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import NamedTuple
@@ -47,8 +47,12 @@ class History:
         self._texts: list[str] = []
         """What was said in each, without a name before it."""
         self._speakers: list[str] = []
-        self._addressed: list[int] = []
-        """The positions of the messages that begin with a mention. Only these may be meant otherwise than they read."""
+        self._meant: list[Message] = []
+        """The messages as they are meant. One that was read stays the same object: readers count words by it."""
+        self._unread: list[int] = []
+        """The positions of messages that begin with a mention, and whose meaning has not been read."""
+        self._reading: tuple[Container[str], Callable[[str], str]] = ((), str)
+        """Whose mentions are read, and how."""
         self._digests: list[bytes] = []
         self._voices: dict[str, Voice] = {}
         """Who said what, by the envelope."""
@@ -82,11 +86,14 @@ class History:
         """
         count = bisect_right(self._places, sequence)
         digest = self._digests[count - 1] if count else START
-        messages = self._messages[:count]
-        for at in self._addressed[: bisect_left(self._addressed, count)]:
+        if self._reading != (people, meant):
+            self._reading, self._meant = (people, meant), list(self._messages)
+            self._unread = [at for at, text in enumerate(self._texts) if mentioned(text) is not None]
+        for at in self._unread:
             if self._speakers[at] in people:
-                messages[at] = self._shown(messages[at].role, self._speakers[at], meant(self._texts[at]))
-        return messages, digest.hex()
+                self._meant[at] = self._shown(self._messages[at].role, self._speakers[at], meant(self._texts[at]))
+        self._unread.clear()
+        return self._meant[:count], digest.hex()
 
     def voice(self, envelope_id: str | None) -> Voice | None:
         """Who said what is in this envelope; None if the reader was told nothing of it."""
@@ -127,10 +134,10 @@ class History:
         self._messages.insert(at, self._shown(message.role, speaker, message.text))
         self._speakers.insert(at, speaker)
         self._digests.insert(at, b"")
-        behind = bisect_left(self._addressed, at)
-        self._addressed[behind:] = [position + 1 for position in self._addressed[behind:]]
+        self._meant.insert(at, self._messages[at])
+        self._unread = [position + (position >= at) for position in self._unread]
         if mentioned(message.text) is not None:
-            self._addressed.insert(behind, at)
+            self._unread.append(at)
         before = self._digests[at - 1] if at else START
         for later in range(at, len(self._messages)):
             before = hashlib.sha256(before + to_json(self._messages[later])).digest()
