@@ -1,8 +1,8 @@
 """Everything with full counts: `make proof` runs this and writes docs/proof.md.
 
 The suites are the ones of `make test`, told by the environment to look further; the searches and the bars that only
-make sense with numbers are called directly. `python -m tests.proof tests/faults kill-server` runs a suite
-and a killing again.
+make sense with numbers are called directly. `python -m tests.proof tests/faults kill-server cost-teams` runs a
+suite, a killing and a measurement again.
 """
 
 from __future__ import annotations
@@ -216,17 +216,36 @@ KILLING: dict[str, Callable[[], list[Line]]] = {
 }
 
 
+COSTS: dict[str, Callable[[], list[Figure]]] = {
+    "cost-throughput": throughput.figures,
+    "cost-flat": flat.figures,
+    "cost-turns": turns.figures,
+    "cost-teams": teams.figures,
+    "cost-workflow": workflow.figures,
+    "cost-subscribers": subscribers.figures,
+}
+
+
 def again(names: list[str]) -> int:
-    """Run some of the suites and killings again, and put what is found into the page that is there."""
-    lines = [line for name in names for line in (KILLING[name]() if name in KILLING else suites([name]))]
+    """Run some of the suites, killings and measurements again, and put what is found into the page that is there."""
+    lines = [
+        line for name in names if name not in COSTS for line in (KILLING[name]() if name in KILLING else suites([name]))
+    ]
     page = REPORT.read_text().splitlines()
     for line in lines:
         if not any(old.startswith(f"| {line.promise} |") for old in page):
             page.insert(page.index("|---|---|---|---|---|") + 1, row(line))
         page = [row(line) if old.startswith(f"| {line.promise} |") else old for old in page]
         print(f"{'ok ' if line.holds else 'NO '} {line.promise}: {line.found} ({line.seconds:.0f} s)", flush=True)
+    measured = [COSTS[name]() for name in names if name in COSTS]
+    for figures in measured:
+        first = next(at for at, old in enumerate(page) if old.startswith(f"| {figures[0].name} |"))
+        page[first : first + len(figures)] = table(figures).splitlines()[2:]
+        for figure in figures:
+            print(f"{'ok ' if figure.holds else 'NO '} {figure.name}: {figure.shown} {figure.bar}", flush=True)
     REPORT.write_text("\n".join(page) + "\n")
-    return 0 if lines and all(line.holds for line in lines) else 1
+    found = [line.holds for line in lines] + [figure.holds for figures in measured for figure in figures]
+    return 0 if found and all(found) else 1
 
 
 def report(lines: list[Line], figures: list[Figure]) -> str:
