@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 
 import mcp_types
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, MCPServer, ScriptedModel, ToolSpec, UsageError, calls, tool
@@ -178,14 +179,13 @@ def test_what_cannot_be_seen_is_removed(written: str, read: str) -> None:
 
 
 @given(st.text(), st.integers(32, 200))
+@example("\u09e4", 32)
 def test_texts_are_clean_and_within_their_limit(text: str, most: int) -> None:
     made = cleaned(text, most)
     assert len(made.encode()) <= most
     assert cleaned(made, most) == made
-    assert all(
-        character.isprintable() or character in "\n\t" or character.isspace() or ord(character) > 0xDFFF
-        for character in made
-    )
+    # One that these tables of Unicode do not know (Cn) may be seen by whoever has newer ones.
+    assert all(character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs") for character in made)
 
 
 def offered(**fields: object) -> mcp_types.Tool:
