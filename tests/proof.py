@@ -53,7 +53,7 @@ SUITES = {
     "Faults are refused, lifted and recovered from; controls fail as they must": "tests/faults",
     "Bad input is refused with a reason and leaves no trace": "tests/hub/test_bad_input.py",
     "A crash at every write of a turn or workflow tells the same story; takeover, doubt, crash loops": "tests/engines",
-    "Whatever goes wrong in a turn, its channel comes to a named state; words put in; forks": "tests/runtime",
+    "Every failure of a turn leaves its channel in a named state; interjections; forks": "tests/runtime",
     "Of 10,000 random graphs those without a warning end by a rule; planted faults are found": "tests/orchestration",
     "Workflows and the flow of agents do what their documentation says": "tests/acceptance",
     "Agents, their teams, steps and tools": "tests/agents",

@@ -44,7 +44,7 @@ class Quick(Model):
         return ModelResponse([self._answer() if answers else self._call()], Usage(), None)
 
     def stream_response(self, *_: object, **__: object) -> AsyncIterator[TResponseStreamEvent]:
-        raise NotImplementedError
+        raise RuntimeError("this model is measured without streaming")
 
     def _call(self) -> ResponseFunctionToolCall:
         return ResponseFunctionToolCall(

@@ -115,7 +115,7 @@ def test_what_people_said_to_an_agent_is_shown_as_it_is_meant(people: Container[
 
 
 def test_what_was_read_once_is_not_read_again() -> None:
-    """Not by the history, nor by whoever recognises its messages; another reader has another meaning."""
+    """The history keeps the message object, so that word counts are kept too; other rules read it anew."""
     history = read(said("alice", "@tax Tax?"), said("alice", "two"))
     heard: list[str] = []
 

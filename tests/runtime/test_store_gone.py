@@ -1,4 +1,4 @@
-"""Whoever waits in a hub when the file of its store goes away is told so, although nothing is read or written."""
+"""Waiting calls end with `StoreGone` when the file of the store goes away, although nothing is read or written."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Scene:
         return channel
 
     def is_watched(self) -> bool:
-        """Whether somebody waits for a channel or an inbox to grow."""
+        """Whether a reader waits for a channel or an inbox to grow."""
         feed = self.hub._desk.feed
         return bool(feed._watchers or feed._ears)
 

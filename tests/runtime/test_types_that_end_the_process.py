@@ -1,4 +1,4 @@
-"""What a type of a user raises fails its call, whatever it is. It ends neither the process nor the turn."""
+"""An exception of a user-defined type or function fails its call. It ends neither the process nor the turn."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_texts_are_clean_and_within_their_limit(text: str, most: int) -> None:
     made = cleaned(text, most)
     assert len(made.encode()) <= most
     assert cleaned(made, most) == made
-    # One that these tables of Unicode do not know (Cn) may be seen by whoever has newer ones.
+    # A character unknown to this version of Unicode (Cn) may be visible in a newer one.
     assert all(character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs") for character in made)
 
 

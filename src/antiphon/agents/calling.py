@@ -105,7 +105,7 @@ def bound(tool: Tool, args: object) -> dict[str, object]:
         raise _bad(tool, str(error)) from error
     except msgspec.ValidationError as error:
         raise _bad(tool, _complaint(tool, str(error))) from error
-    except BaseException as error:  # a type is anybody's code: not even its SystemExit ends the process
+    except BaseException as error:  # a user-defined type: not even its SystemExit ends the process
         raise _bad(tool, told(error)) from error
     values = ((name, getattr(filled, name)) for name in tool.arguments.__struct_fields__)
     return {name: value for name, value in values if value is not msgspec.UNSET}
@@ -279,7 +279,7 @@ def _routed(value: Handoff | Finish) -> Returned:
 def _encoded(value: object) -> Returned:
     try:
         return _measured(_json(value))
-    except BaseException as error:  # what is returned may be anybody's class
+    except BaseException as error:  # the value may be of a user-defined class
         advice = "it should return text, numbers, lists, dicts or dataclasses"
         return refused(f"The tool returned {type(value).__name__}, which is no JSON ({told(error)}); {advice}.")
 

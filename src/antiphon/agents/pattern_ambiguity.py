@@ -23,7 +23,7 @@ class _Next(NamedTuple):
     chars: list[int]
     """The states that read the next character."""
     matched: bool
-    """Whether the pattern has matched, whatever follows."""
+    """Whether the pattern has matched, independent of the rest of the text."""
     ambiguous: bool
     """Whether one of them is reached in several ways."""
 

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol, cast
 
 from antiphon.agents.pattern_syntax import BadPattern, PatternParser, UnsupportedPattern
 from antiphon.agents.patterns import TooMuchWork
-from antiphon.agents.schema_size import count_of, expanded_size, is_deeper
+from antiphon.agents.schema_size import expanded_size, is_deeper
 from antiphon.agents.schema_work import CountedKeywords
-from antiphon.core.codec import MAX_DEPTH
+from antiphon.core.codec import MAX_DEPTH, count_values
 from antiphon.core.errors import UsageError
 from antiphon.core.events import Json
 from antiphon.core.words import shown
@@ -93,7 +93,7 @@ def _library(name: str) -> ModuleType | None:
 
 
 def _by_jsonschema_rs(library: ModuleType, schema: Json) -> Check:
-    """Unless it is told otherwise, this library fetches what a schema refers to, from a network or from a disk."""
+    """A check by jsonschema-rs. Without a retriever it would fetch references, from a network or from a disk."""
     kind = library.validator_for if "$schema" in schema else library.Draft202012Validator
     size = expanded_size(schema) or 1
     try:
@@ -105,7 +105,7 @@ def _by_jsonschema_rs(library: ModuleType, schema: Json) -> Check:
         return [Fault(place_of(error.instance_path), error.message) for error in errors(value)]
 
     def errors(value: object) -> Iterable[RustError]:
-        if size * count_of(value, most=MAX_REPORTED) <= MAX_REPORTED:
+        if size * count_values(value, most=MAX_REPORTED + 1) <= MAX_REPORTED:
             return cast("Iterable[RustError]", validator.iter_errors(value))  # all at once, however many
         try:
             validator.validate(value)
@@ -121,7 +121,7 @@ def _not_fetched(uri: str) -> Json:
 
 
 def _by_jsonschema(library: ModuleType, schema: Json) -> Check:
-    """Without a registry this library would fetch as well, and it looks at a reference only when it follows it."""
+    """A check by jsonschema. Without a registry it would fetch references as well, and only when it follows them."""
     default = None if "$schema" in schema else library.Draft202012Validator
     kind = library.validators.validator_for(schema, default)
     if kind is None:

@@ -1,4 +1,4 @@
-"""How large a schema is with every reference written out, and how large a value."""
+"""How large a schema is with every reference written out, and how deep a value."""
 
 from __future__ import annotations
 
@@ -42,17 +42,6 @@ def expanded_size(schema: Json) -> int | None:
     except _Unbounded:
         return None
     return sizes[id(schema)]
-
-
-def count_of(value: object, *, most: int) -> int:
-    """The number of values in a JSON value, itself included; a number above `most` if it has more than that."""
-    count, layer = 1, [value]
-    while layer and count <= most:
-        node = layer.pop()
-        parts = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        count += len(parts)
-        layer.extend(parts)
-    return count
 
 
 def is_deeper(value: object, most: int) -> bool:

@@ -41,7 +41,7 @@ class ListedError(Protocol):
     path: Iterable[str | int]
 
 
-class Dialect(Protocol):
+class SchemaDialect(Protocol):
     """A class of the library: the keywords and types of one version of JSON Schema."""
 
     VALIDATORS: Mapping[str, Keyword]
@@ -54,7 +54,7 @@ class CountedKeywords:
     `LinearKeywords`.
     """
 
-    def __init__(self, library: ModuleType, dialect: Dialect, *, own: Sequence[object], remember: bool) -> None:
+    def __init__(self, library: ModuleType, dialect: SchemaDialect, *, own: Sequence[object], remember: bool) -> None:
         self._library = library
         self._linear = LinearKeywords(library, dialect.VALIDATORS["additionalProperties"], own)
         self.budget = WorkBudget(CHECK_STEPS)

@@ -52,7 +52,7 @@ class Exit(msgspec.Struct, frozen=True):
         """Whether it is taken. A condition that raises is a `Misstep`."""
         try:
             return self.when is None or bool(self.when(progress))
-        except BaseException as error:  # a condition is anybody's code
+        except BaseException as error:  # a user-defined condition
             raise Misstep(f"the way to {self.to}: {told(error)}") from error
 
 

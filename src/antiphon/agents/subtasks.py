@@ -6,7 +6,7 @@ code that awaits it as an ordinary error.
 
 Rule 1: the task factory of the loop is replaced only while user code runs, and calls the one that was there before.
         Tasks that were not started by user code are left as they are.
-Rule 2: a KeyboardInterrupt passes. A signal handler raises it in whatever code runs at that moment, so it cannot be
+Rule 2: a KeyboardInterrupt passes. A signal handler raises it in the code that runs at that moment, so it cannot be
         told from one that the code raises itself, and the operator's Ctrl-C must end the program.
 """
 

@@ -80,7 +80,7 @@ def from_json(record: bytes, kind: type[T]) -> T:
 
 
 def plain_json(text: bytes) -> Any:
-    """Plain data from JSON that somebody sent; `msgspec.DecodeError` or `ValueError` if it is none."""
+    """Plain data from JSON of a request or a model; `msgspec.DecodeError` or `ValueError` if it is none."""
     return _plain_decoder.decode(text)
 
 

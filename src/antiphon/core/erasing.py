@@ -1,7 +1,7 @@
 """Tombstones: what is left of an envelope once its channel was erased.
 
 Rule 1: a tombstone keeps the sequence and time of its envelope, and its type if that is one of ours. Ids, names, data
-        and types of a participant's own are gone: those are words that somebody chose, or derived from such.
+        and types of a participant's own are gone: those are chosen by a participant, or derived from such values.
 Rule 2: a log of tombstones still folds: to a channel of the same type that has ended, without participants.
 Rule 3: only the hub writes tombstones, so that data of a participant is never mistaken for one.
 """

@@ -41,7 +41,7 @@ class OwedWork(Protocol):
         ...
 
 
-class Wait(msgspec.Struct, frozen=True, eq=False):
+class ChannelWait(msgspec.Struct, frozen=True, eq=False):
     """A call of a turn waits until something happens in a channel."""
 
     channel_id: str
@@ -57,7 +57,7 @@ class TurnRun:
         self.channel_id, self.speaker, self.crashes = channel_id, speaker, crashes
         self.is_suspect = crashes > 0
         """Whether it may not run beside other suspects."""
-        self.waits: set[Wait] = set()
+        self.waits: set[ChannelWait] = set()
         """Those of its calls."""
 
     @property
@@ -143,9 +143,9 @@ class SuspectGate:
         self.let_run()
         await self._until(entry, self._returning, None)
 
-    def wait_for(self, channel_id: str) -> Wait:
+    def wait_for(self, channel_id: str) -> ChannelWait:
         """A wait that begins now."""
-        return Wait(channel_id, self._owed.head(channel_id))
+        return ChannelWait(channel_id, self._owed.head(channel_id))
 
     def leave(self, run: TurnRun) -> None:
         """An attempt is over, or has not started."""
@@ -180,10 +180,10 @@ class SuspectGate:
     def _let_one_start(self) -> bool:
         lenders = [run for run in self._interrupted() if run.waits]
         wanted = {channel_id for run in lenders for channel_id in self._awaited(run.channel_id)}
-        anybody = not any(self._will_be_ended(run) for run in lenders)
+        any_may_start = not any(self._will_be_ended(run) for run in lenders)
         for entry in sorted(self._starting, key=lambda entry: entry.order):
             run = entry.run
-            if (anybody or run.channel_id in wanted) and not self._hindered(run, returning=True):
+            if (any_may_start or run.channel_id in wanted) and not self._hindered(run, returning=True):
                 self._starting.remove(entry)
                 self._start(run)
                 _grant(entry)

@@ -87,7 +87,7 @@ class Turns:
             await self._begun(attempt, live, agent, turn=turn)
 
     async def _begun(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
-        """Run the turn with this definition of its agent, if nobody who lives has claimed it."""
+        """Run the turn with this definition of its agent, unless a live process has claimed it."""
         job, clock = attempt.job, self._place.clock
         if turn.owner and not await attempt.takeover(turn.owner):
             attempt.again = after(clock.now(), attempt.patience)

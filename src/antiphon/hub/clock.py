@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     def drift(self) -> float:
-        """By how many seconds it was set since it was made, against a clock that nobody can set.
+        """By how many seconds it was set since it was made, against a monotonic clock.
 
         Time in which the process was stopped counts as set: nothing could be done in it.
         """

@@ -3,7 +3,7 @@
 The feed carries no envelopes. A reader has a cursor and reads the log when it is woken, at its own pace, so there is
 no queue that could overflow and nobody who could slow a sender down.
 
-Once the store is gone nothing grows any more. The feed says so to everybody who waits, and to everybody who would.
+Once the store is gone nothing grows any more. Every wait, and every later one, then ends with `StoreGone`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 GONE = Fault("store_gone", "the file of the store is gone; the server must be started again")
-"""What is told of a store that is gone: in an answer, or as the last event of a stream."""
+"""The message of `store_gone`, in an answer or in the last event of a stream."""
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -22,8 +22,8 @@ from antiphon.core.instants import NEVER, Instant
 from antiphon.core.instants import after as later
 from antiphon.core.state import ENDED
 from antiphon.store.bell import Bell
-from antiphon.store.drafts import Draft, drafted
 from antiphon.store.now import SystemNow
+from antiphon.store.prepared import PreparedBatch, prepare_batch
 from antiphon.store.protocol import (
     SKEW,
     Appended,
@@ -84,12 +84,12 @@ class _Channel:
         place = self.places.get(envelope_id)
         return None if place is None else self.envelope(place)
 
-    def record(self, draft: Draft) -> None:
+    def record(self, prepared: PreparedBatch) -> None:
         if self.records:
-            self.places.update(draft.places)
-            self.records.extend(draft.records)
+            self.places.update(prepared.places)
+            self.records.extend(prepared.records)
         else:
-            self.places, self.records = draft.places, draft.records
+            self.places, self.records = prepared.places, prepared.records
 
     def erase(self) -> None:
         left = [tombstone(self.envelope(place)) for place in range(1, self.head + 1)]
@@ -132,10 +132,10 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
         self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
     ) -> Appended:
         """Record a batch at `expected`."""
-        batch = tuple(batch)  # a long one is drafted in slices, and may be changed meanwhile
-        draft = await drafted(channel, batch, expected)
+        batch = tuple(batch)  # a long one is prepared in slices, and may be changed meanwhile
+        prepared = await prepare_batch(channel, batch, expected)
         log = self._known(channel) or _Channel(channel)
-        if log.head or expected or not draft.sound:  # in an empty log nothing is found, envelope by envelope
+        if log.head or expected or not prepared.sound:  # in an empty log nothing is found, envelope by envelope
             appended = judged(batch, expected=expected, head=log.head, find=log.find)
             if appended.duplicate:
                 return appended
@@ -143,10 +143,10 @@ class MemoryStore:  # noqa: PLR0904  # a whole store is one flat protocol
             self._channels[channel] = log
             insort(self._names, channel)
         appended = Appended(log.head + 1, log.head + len(batch))
-        log.record(draft)
-        self._places.extend(draft.tail)
+        log.record(prepared)
+        self._places.extend(prepared.tail)
         row = log.row
-        for envelope in draft.moving:
+        for envelope in prepared.moving:
             row = row_after(row, envelope)
         if due is not None:
             row = msgspec.structs.replace(row, due=due)

@@ -251,7 +251,7 @@ class SqliteStore:  # noqa: PLR0904  # a whole store is one flat protocol
         """
         await self._gone.wait()
         refusal = self._identity.refusal()
-        assert refusal is not None, "it is refused before it is told"
+        assert refusal is not None, "calls are refused before the loss is reported"
         return refusal
 
     def _lost(self) -> None:

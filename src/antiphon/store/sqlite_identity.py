@@ -6,8 +6,8 @@ An acknowledgement would then be of something that no other process can ever rea
 Rule 1: the file is looked at after each commit and before its outcome is told, so that the answer is never early.
 Rule 2: a path is looked at without following links: SQLite names what it keeps beside the file by the path it opened.
 Rule 3: once the file is gone the store stays refused. A file that comes back may lack what was written meanwhile.
-Rule 4: the loss is reported once, to whoever waits, by the thread that finds it. The writing thread also looks when it
-        has had nothing to do for a while: a hub in which everything only waits would otherwise never find out.
+Rule 4: the loss is reported once, by the thread that finds it, and ends all waits. The writing thread also looks
+        when it has had nothing to do for a while: a hub in which everything only waits would otherwise never find out.
 """
 
 from __future__ import annotations

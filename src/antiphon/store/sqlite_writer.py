@@ -183,7 +183,7 @@ class Writer:
     def _look(self) -> None:
         """Find out that the file is gone although nothing is written. What cannot be looked at is looked at again.
 
-        Without a connection the log is not looked at: whoever closes the last one removes it.
+        Without a connection the log is not looked at: closing the last connection removes it.
         """
         if self._line.is_open:
             self._is_kept()

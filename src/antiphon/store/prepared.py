@@ -16,7 +16,7 @@ from antiphon.store.records import SLICE, records_in_slices
 from antiphon.store.rows import MOVES_A_ROW
 
 
-class Draft(msgspec.Struct):
+class PreparedBatch(msgspec.Struct):
     """A batch with its records and its part of each index."""
 
     records: list[bytes]
@@ -30,21 +30,21 @@ class Draft(msgspec.Struct):
     """Whether no id is given twice, and all carry the sequences that they will have."""
 
 
-async def drafted(channel: str, batch: Sequence[Envelope], expected: int) -> Draft:
+async def prepare_batch(channel: str, batch: Sequence[Envelope], expected: int) -> PreparedBatch:
     """Prepare a batch that is to stand behind `expected`; refused if it could not be read back."""
-    draft = Draft(await records_in_slices(channel, batch), {}, [], [])
+    prepared = PreparedBatch(await records_in_slices(channel, batch), {}, [], [])
     for begin in range(0, len(batch), SLICE):
-        _index(draft, batch[begin : begin + SLICE], expected + begin)
+        _index(prepared, batch[begin : begin + SLICE], expected + begin)
         if len(batch) > SLICE:
             await asyncio.sleep(0)
-    draft.sound &= len(draft.places) == len(batch)
-    return draft
+    prepared.sound &= len(prepared.places) == len(batch)
+    return prepared
 
 
-def _index(draft: Draft, part: Sequence[Envelope], before: int) -> None:
+def _index(prepared: PreparedBatch, part: Sequence[Envelope], before: int) -> None:
     for sequence, envelope in enumerate(part, before + 1):
-        draft.places[envelope.envelope_id] = sequence
-        draft.tail.append((envelope.channel_id, sequence))
-        draft.sound &= envelope.sequence == sequence
+        prepared.places[envelope.envelope_id] = sequence
+        prepared.tail.append((envelope.channel_id, sequence))
+        prepared.sound &= envelope.sequence == sequence
         if envelope.event_type in MOVES_A_ROW:
-            draft.moving.append(envelope)
+            prepared.moving.append(envelope)
