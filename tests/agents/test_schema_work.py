@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, ScriptedModel
 from antiphon.agents.output import output_of
-from antiphon.agents.schema_size import count_of, expanded_size, is_deeper
+from antiphon.agents.schema_size import expanded_size, is_deeper
 from antiphon.agents.schema_work import CHECK_STEPS, CountedKeywords
 from antiphon.core.events import Json
 
@@ -242,10 +242,8 @@ def test_references_that_multiply_are_large() -> None:
     assert size > 2**40
 
 
-def test_the_size_of_a_value() -> None:
+def test_the_depth_of_a_value() -> None:
     assert [is_deeper(value, 1) for value in (1, [], [1], {"a": []}, [[1]], [{"a": 1}])] == [False] * 4 + [True] * 2
-    assert count_of({"a": [1, {"b": None}]}, most=100) == 5
-    assert 10 < count_of([[0] * 50] * 50, most=10) < 2501
 
 
 # Both libraries

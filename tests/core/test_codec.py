@@ -12,7 +12,18 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from antiphon import Envelope, Priority
-from antiphon.core.codec import Malformed, as_type, check_json, copied, decode, encode, from_json, parsed, to_json
+from antiphon.core.codec import (
+    Malformed,
+    as_type,
+    check_json,
+    copied,
+    count_values,
+    decode,
+    encode,
+    from_json,
+    parsed,
+    to_json,
+)
 from antiphon.core.draft import check_draft
 from antiphon.core.rules import Expectation
 from antiphon.server.problems import Refused
@@ -261,3 +272,8 @@ def test_a_body_of_too_many_values_is_refused_before_they_take_up_memory() -> No
 def test_commas_in_a_text_are_no_values(text: str) -> None:
     changes = Changes({"said": text, "more": [1, 2]})
     assert typed(to_json(changes), Changes) == changes
+
+
+def test_values_are_counted_up_to_a_number() -> None:
+    assert count_values({"a": [1, {"b": None}]}, most=100) == 5
+    assert count_values([[0] * 50] * 50, most=10) == 10
