@@ -6,12 +6,20 @@ BIN   := .venv/bin
 READY := .venv/.ready
 LOCAL := .venv/.local
 
+# The tests of one file stay in one process, because they may share what takes long to prepare.
+PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider -n 2 --dist loadfile
+QUICK  := $(addprefix tests/,core hub models acceptance agents runtime engines store orchestration \
+	test_shape.py test_vocabulary.py test_layers.py test_exports.py)
+# Crashes at every write and random graphs take half of the time, and rarely find what the others do not.
+QUICK  += $(addprefix --ignore-glob=,*_sweep.py *test_random_graphs.py *test_graph_laws.py *test_isolation.py)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proof bench clean proxy
+.PHONY: help demo test quick check proof bench clean proxy
 
 help:
 	@echo "make demo    watch a team of agents work; no key needed, no network once it is set up"
 	@echo "make test    check, then run the tests"
+	@echo "make quick   the tests of the inner packages and of the shape of the code alone"
 	@echo "make check   lint, format, types, layers"
 	@echo "make proof   explore further, kill and recover; writes docs/proof.md"
 	@echo "make bench   measure on this machine"
@@ -21,7 +29,10 @@ demo: $(READY)
 	@$(BIN)/antiphon demo
 
 test: check proxy
-	@$(BIN)/python -m tests.halves
+	@$(PYTEST)
+
+quick: $(READY)
+	@$(PYTEST) $(QUICK)
 
 check: $(READY)
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from bench import flat, peers, subscribers, teams, throughput, turns, workflow
+from bench import fan_out, flat, opening, peers, subscribers, teams, throughput, turns, workflow
 from bench.figures import table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
@@ -18,9 +18,11 @@ def main() -> None:
     parts = {
         "On top of the store": throughput.figures(),
         "Flat costs": flat.figures(),
+        "Opening": opening.figures(),
         "Turns of agents": turns.figures(),
         "Teams": teams.figures(),
         "Workflows": workflow.figures(),
+        "Fan-out": fan_out.figures(),
         "Subscribers": subscribers.figures(),
     }
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"

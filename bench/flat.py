@@ -18,8 +18,7 @@ from antiphon import (
     Participant,
 )
 from antiphon.core.events import EV_CHANNEL_CREATED, EV_CHANNEL_OPENED
-from antiphon.hub.clock import SystemClock
-from antiphon.hub.ids import TimeOrderedIds
+from antiphon.hub.clock import SystemClock, TimeOrderedIds
 from antiphon.store.sqlite import SqliteStore
 from bench.figures import Figure
 

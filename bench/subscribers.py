@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 import httpx2
 
 from antiphon import Hub
-from antiphon.server.limits import Limits
+from antiphon.server.limits import ServerLimits
 from antiphon.server.serving import serving
 from bench.figures import Figure
 
@@ -26,7 +26,7 @@ MESSAGES, ROUNDS = 400, 4
 TEXT = "x" * 1000
 WINDOW = 4096
 """How many bytes somebody who reads nothing takes all the same."""
-LIMITS = Limits(stalled_seconds=3.0)
+LIMITS = ServerLimits(stalled_seconds=3.0)
 
 
 async def serve() -> None:

@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from antiphon import EV_TEXT, Channel, Envelope, Hub
-from antiphon.hub.clock import SystemClock
-from antiphon.hub.ids import TimeOrderedIds
+from antiphon.hub.clock import SystemClock, TimeOrderedIds
 from antiphon.store.protocol import Store
 from antiphon.store.sqlite import SqliteStore
 from bench.figures import Figure

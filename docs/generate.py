@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
-from antiphon.cli import MODULES, commands
+from antiphon.cli import COMMAND_MODULES, commands
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 98  # what a terminal of a hundred columns shows
@@ -26,7 +26,7 @@ def page() -> str:
 def every_command() -> list[tuple[str, ...]]:
     """The words of every command, those of a group behind it."""
     found: list[tuple[str, ...]] = []
-    for name in MODULES:
+    for name in COMMAND_MODULES:
         command = commands.get_command(click.Context(commands), name)
         below = command.list_commands(click.Context(command)) if isinstance(command, click.Group) else []
         found += [(name,), *((name, each) for each in below)]

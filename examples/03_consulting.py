@@ -8,7 +8,7 @@ ANSWERS = {"What is the boiling point of water?": "100 degrees Celsius, at sea l
 
 
 async def consult(who: Participant) -> None:
-    """Answer whatever is asked, until the hub closes."""
+    """Answer every question, until the hub closes."""
     async for envelope in who.inbox():
         if envelope.event_type == EV_TEXT:  # an inbox also tells of invitations, openings and closings
             channel = await who.channel(envelope.channel_id)

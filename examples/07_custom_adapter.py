@@ -1,7 +1,7 @@
 """A channel type of your own: an auction. Bidders speak in turn; who passes is out; the last one standing buys.
 
 What the adapter must remember it folds from the log, so it remembers the same after a restart. Carol is a person and
-may put in a word at any time; only what is said by the one whose turn it is, is a bid or a pass.
+may interject at any time; only what is said by the one whose turn it is, is a bid or a pass.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ def clerk(bank: Path, *, dies: bool) -> Agent:
             payment.write_text(f"{cents} cents for order {order}", encoding="utf-8")
             print(f"  the bank pays {cents} cents", flush=True)
         if dies:
-            os._exit(1)  # the money has left, and nobody has heard of it
+            os._exit(1)  # the money has left, and no result is recorded
         return "done"
 
     return Agent("clerk", model=model, tools=[refund])

@@ -1,4 +1,4 @@
-"""Two agents and a person discuss. The rules give the turn round; the person may put in a word at any time."""
+"""Two agents and a person discuss. The rules give the turn round; the person may interject at any time."""
 
 import asyncio
 

@@ -32,7 +32,7 @@ GRAPH = TransitionGraph(
     default_target=AgentTarget("writer"),
     max_turns=7,
 )
-KNOBS = {"graph": GRAPH.to_dict(), "writers": {"approved": ["reviewer"]}}  # nobody else approves anything
+KNOBS = {"graph": GRAPH.to_dict(), "writers": {"approved": ["reviewer"]}}  # only the reviewer approves
 
 
 @tool

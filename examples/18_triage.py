@@ -45,7 +45,7 @@ def about_a_machine() -> str:
 
 @tool
 def pass_on(to: str, why: str) -> Handoff:
-    """Give the case to somebody else. This wins over the table, and needs no rule."""
+    """Hand the case to another agent. This wins over the table, and needs no rule."""
     return Handoff(to, reason=why, summary=f"This is for {to}: {why}.")
 
 

@@ -59,7 +59,7 @@ async def main() -> None:
         await channel.send("I need a loan.")
         async for envelope in hub.subscribe(channel.channel_id):
             data = envelope.event_data
-            if envelope.event_type == "antiphon.turn.assigned":  # operators are told which rule decided, and why
+            if envelope.event_type == "antiphon.turn.assigned":  # operators see which rule decided, and why
                 print(f"  {data['speakers'][0]} is next: {data['reason']}")
             elif "body" in data or envelope.event_type == EV_TEXT:
                 print(f"{envelope.sender_id}: {data.get('body') or data['text']}")

@@ -19,7 +19,7 @@ GRAPH = TransitionGraph(
     initial_speaker="user",
     transitions=[
         Transition(FromSpeaker("user"), AgentsTarget(["ada", "ben", "cleo"])),
-        # read when the last of the three has answered, whoever that is
+        # read when the last of the three has answered
         Transition(FromSpeaker("ada") | FromSpeaker("ben") | FromSpeaker("cleo"), AgentTarget("judge")),
     ],
     default_target=TerminateTarget("judged"),

@@ -1,4 +1,4 @@
-"""A team: a lead hands over to a specialist, who asks for help, and a person addresses somebody by name."""
+"""A team: a lead hands over to a specialist, who asks for help, and a person addresses one of them by name."""
 
 import asyncio
 from pathlib import Path

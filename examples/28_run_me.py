@@ -14,7 +14,7 @@ def price(item: str) -> str:
 
 
 async def greets(request: Request) -> Reply:
-    """A model by rules: whoever wants a thing is handed to the till."""
+    """A model by rules: a customer who wants to buy is handed to the till."""
     wanted = any(item in request.history[-1].text for item in PRICES)
     return calls("transfer_to_till") if wanted else says("Good morning! Ask me for a lamp or a chair.")
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.leftovers import pytest_configure as pytest_configure
-from tests.leftovers import pytest_sessionfinish as pytest_sessionfinish
+from tests.support.leftovers import pytest_configure as pytest_configure
+from tests.support.leftovers import pytest_sessionfinish as pytest_sessionfinish
+from tests.support.leftovers import pytest_testnodedown as pytest_testnodedown
 
 # A slow machine is not a failure. The ordinary run is the same every time; `make proof` looks further.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

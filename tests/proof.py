@@ -26,7 +26,7 @@ from tests.crash.kill import kill_again_and_again
 from tests.crash.serve_kill import kill_servers
 from tests.crash.team_kill import kill_teams
 from tests.crash.turn_kill import kill_turns
-from tests.faults.proof import nth_sweep, power_images, versions
+from tests.faults.searches import nth_sweep, power_images, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "proof.md"

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.leftovers import PATIENCE
+from tests.support.leftovers import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 LEAVING = """
@@ -26,14 +26,14 @@ GRANDCHILD = (
 )
 
 
-def run(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     """A run of these tests with the check alone."""
     path = tmp_path / "test_it.py"
     path.write_text(dedent(text))
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "tests.leftovers"]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "tests.support.leftovers"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), PATIENCE: "0.2"}
     return subprocess.run(
-        [*command, "--rootdir", str(tmp_path), str(path)],
+        [*command, *options, "--rootdir", str(tmp_path), str(path)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -55,4 +55,15 @@ def test_a_process_that_is_left_fails_the_run(tmp_path: Path, program: str) -> N
 
 def test_a_run_that_leaves_none_is_fine(tmp_path: Path) -> None:
     ended = run(tmp_path, "import subprocess\ndef test_it():\n    subprocess.run(['true'], check=True)\n")
+    assert (ended.returncode, "has left" in ended.stdout) == (0, False), ended.stdout
+
+
+def test_a_run_in_several_processes_fails_too(tmp_path: Path) -> None:
+    ended = run(tmp_path, LEAVING.format(program=CHILD), "-n", "2")
+    assert "A test has left the process " in ended.stdout
+    assert ended.returncode == 1
+
+
+def test_a_run_in_several_processes_that_leaves_none_is_fine(tmp_path: Path) -> None:
+    ended = run(tmp_path, "def test_it():\n    pass\n", "-n", "2")
     assert (ended.returncode, "has left" in ended.stdout) == (0, False), ended.stdout

@@ -230,6 +230,28 @@ def test_inheritance_that_is_noticed() -> None:
     assert bad_inheritance(Mixed) == ["Mixed mixes several classes"]
 
 
+# What tests share
+
+
+def foreign_helpers(folder: str, tree: ast.Module) -> list[str]:
+    """What a file of tests imports from another folder of tests, `support` excepted."""
+    imported = (node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+    parts = (module.split(".") for module in imported if module.startswith("tests."))
+    return [".".join(each) for each in parts if each[1] not in (folder, "support")]
+
+
+def test_shared_helpers_are_in_one_place() -> None:
+    below = [(path, path.relative_to(ROOT / "tests").parts[0]) for path in TEST_FILES if path.parent.name != "tests"]
+    assert [(named(path), found) for path, folder in below for found in foreign_helpers(folder, parsed(path))] == []
+
+
+def test_a_helper_of_another_folder_is_noticed() -> None:
+    tree = ast.parse(
+        "from tests.hub.gates import soon\nfrom tests.support.waiting import later\nfrom tests.core.x import y"
+    )
+    assert foreign_helpers("core", tree) == ["tests.hub.gates"]
+
+
 # Who may be called
 
 

@@ -6,10 +6,10 @@ A channel is a log. Rules decide who speaks next. Guards decide what may happen.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from antiphon.agents.limits import Limits
-from antiphon.agents.messages import Answered, Asked, Call, Objected, Reply, Request, ToolSpec, Usage, calls, says
-from antiphon.agents.results import NOT_DONE, AgentReply, Finish, Handoff
-from antiphon.core.decision import Assign, Close, Decision, Wait
+from antiphon.agents.call_results import NOT_DONE, Call, Finish, Handoff, Reply, Usage
+from antiphon.agents.messages import Answered, Asked, Objected, Request, ToolSpec, calls, says
+from antiphon.agents.team import Limits
+from antiphon.agents.turn_channel import AgentReply, TurnChannel, delete_context, set_context
 from antiphon.core.envelope import Envelope, Priority, visible_to
 from antiphon.core.errors import (
     AntiphonError,
@@ -56,9 +56,8 @@ from antiphon.core.events import (
     EV_TASK_STARTED,
     EV_TEXT,
 )
-from antiphon.core.rules import Adapter, Expectation, Finding, Seats
-from antiphon.core.state import State
-from antiphon.core.summaries import SummarisedTranscript
+from antiphon.core.ruleset import Adapter, Expectation, Finding, Seats
+from antiphon.core.state import Assign, Close, Decision, State, Wait
 from antiphon.core.views import (
     FullTranscript,
     Message,
@@ -67,18 +66,12 @@ from antiphon.core.views import (
     TokenBudget,
     WindowedSummary,
 )
-from antiphon.runtime.events import (
-    AIMessageEvent,
-    FinalStateEvent,
-    TokenEvent,
-    ToolResponseEvent,
-    ToolUsageEvent,
-)
+from antiphon.runtime.turn_events import AIMessageEvent, FinalStateEvent, TokenEvent, ToolResponseEvent, ToolUsageEvent
 
 if TYPE_CHECKING:
-    from antiphon.agents.context import TurnChannel, delete_context, set_context
-    from antiphon.agents.defaults import DEFAULT_TOOLS
-    from antiphon.agents.delegating import delegate
+    from antiphon.agents.declaration import delegate
+    from antiphon.agents.default_tools import DEFAULT_TOOLS
+    from antiphon.agents.history import SummarisedTranscript
     from antiphon.agents.intents import Intent
     from antiphon.agents.progress import Progress
     from antiphon.agents.steps import END, Step, Steps
@@ -115,69 +108,47 @@ if TYPE_CHECKING:
     from antiphon.models.openai import OpenAIModel
     from antiphon.models.prices import price_table
     from antiphon.models.scripted import ScriptedModel
+    from antiphon.orchestration.catalogue import register_adapter
     from antiphon.orchestration.graph import Transition, TransitionGraph
-    from antiphon.orchestration.lawbook import register_adapter
     from antiphon.runtime.agent import Agent
     from antiphon.runtime.approvals import Approval
     from antiphon.runtime.channel import Channel
-    from antiphon.runtime.erasing import Erasure
+    from antiphon.runtime.channel_lifecycle import Erasure
     from antiphon.runtime.hub import Hub
     from antiphon.runtime.participant import Participant
     from antiphon.toolsets.mcp import MCPServer
 
 _LATER = {
-    "antiphon.agents.context": (
-        "TurnChannel",
-        "delete_context",
-        "set_context",
+    "agents.declaration": "delegate",
+    "agents.default_tools": "DEFAULT_TOOLS",
+    "agents.history": "SummarisedTranscript",
+    "agents.intents": "Intent",
+    "agents.progress": "Progress",
+    "agents.steps": "END Step Steps",
+    "agents.tool": "tool",
+    "core.conditions": (
+        "AllOf Always AnyOf BranchFailed ContextEquals ContextIn ContextThreshold FromSpeaker Not "
+        "Once ToolCalled TransitionCondition register_condition"
     ),
-    "antiphon.agents.defaults": ("DEFAULT_TOOLS",),
-    "antiphon.agents.delegating": ("delegate",),
-    "antiphon.agents.intents": ("Intent",),
-    "antiphon.agents.progress": ("Progress",),
-    "antiphon.agents.steps": ("END", "Step", "Steps"),
-    "antiphon.agents.tool": ("tool",),
-    "antiphon.hub.feed": ("Signal",),
-    "antiphon.models.bridge": ("BridgedModel",),
-    "antiphon.models.prices": ("price_table",),
-    "antiphon.models.anthropic": ("AnthropicModel",),
-    "antiphon.models.openai": ("OpenAIModel",),
-    "antiphon.models.scripted": ("ScriptedModel",),
-    "antiphon.orchestration.lawbook": ("register_adapter",),
-    "antiphon.runtime.agent": ("Agent",),
-    "antiphon.runtime.approvals": ("Approval",),
-    "antiphon.runtime.channel": ("Channel",),
-    "antiphon.runtime.erasing": ("Erasure",),
-    "antiphon.runtime.hub": ("Hub",),
-    "antiphon.runtime.participant": ("Participant",),
-    "antiphon.toolsets.mcp": ("MCPServer",),
-    "antiphon.core.conditions": (
-        "AllOf",
-        "Always",
-        "AnyOf",
-        "BranchFailed",
-        "ContextEquals",
-        "ContextIn",
-        "ContextThreshold",
-        "FromSpeaker",
-        "Not",
-        "Once",
-        "ToolCalled",
-        "TransitionCondition",
-        "register_condition",
+    "core.targets": (
+        "AgentsTarget AgentTarget RevertToInitiatorTarget RoundRobinTarget StayTarget "
+        "TerminateTarget TransitionDecision TransitionTarget register_target"
     ),
-    "antiphon.core.targets": (
-        "AgentsTarget",
-        "AgentTarget",
-        "RevertToInitiatorTarget",
-        "RoundRobinTarget",
-        "StayTarget",
-        "TerminateTarget",
-        "TransitionDecision",
-        "TransitionTarget",
-        "register_target",
-    ),
-    "antiphon.orchestration.graph": ("Transition", "TransitionGraph"),
+    "hub.feed": "Signal",
+    "models.anthropic": "AnthropicModel",
+    "models.bridge": "BridgedModel",
+    "models.openai": "OpenAIModel",
+    "models.prices": "price_table",
+    "models.scripted": "ScriptedModel",
+    "orchestration.catalogue": "register_adapter",
+    "orchestration.graph": "Transition TransitionGraph",
+    "runtime.agent": "Agent",
+    "runtime.approvals": "Approval",
+    "runtime.channel": "Channel",
+    "runtime.channel_lifecycle": "Erasure",
+    "runtime.hub": "Hub",
+    "runtime.participant": "Participant",
+    "toolsets.mcp": "MCPServer",
 }
 """What is loaded when it is first asked for: what runs things, and what steers workflows. The core is there at once."""
 
@@ -316,10 +287,10 @@ __all__ = [
 if not TYPE_CHECKING:  # a checker of types knows the names from above
 
     def __getattr__(name: str) -> object:
-        module = next((module for module, names in _LATER.items() if name in names), None)
+        module = next((module for module, names in _LATER.items() if name in names.split()), None)
         if module is None:
             raise AttributeError(f"module 'antiphon' has no attribute {name!r}")
-        globals()[name] = getattr(import_module(module), name)
+        globals()[name] = getattr(import_module(f"antiphon.{module}"), name)
         return globals()[name]
 
     def __dir__() -> list[str]:

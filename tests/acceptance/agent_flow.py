@@ -26,7 +26,7 @@ from antiphon import (
     ToolUsageEvent,
     tool,
 )
-from tests.hub.gates import soon, turns
+from tests.support.waiting import let_others_run, soon
 
 FIVE = ["render_system_prompt", "current_active_agent", "continue_conversation", "call_model", "call_tools"]
 RENDER, ROUTE, GO_ON, ASK, TOOLS = FIVE
@@ -121,7 +121,7 @@ async def turns_taken(channel: Channel, count: int) -> None:
     """Return when so many turns have been taken in a channel; what never happens, is a failure."""
     async with asyncio.timeout(5):
         while channel.state.turn_count < count:
-            await turns(1)
+            await let_others_run(1)
 
 
 async def warnings_of(who: Agent, hub: Hub, thread_id: str = "t") -> list[tuple[object, object]]:

@@ -46,7 +46,7 @@ from tests.acceptance.agent_flow import (
     receipt,
     walking,
 )
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 HELP = {"reason": "the customer wants a refund"}
 

@@ -29,7 +29,7 @@ from antiphon import (
 )
 from antiphon.testing import ManualClock
 from tests.acceptance.agent_flow import active_in, add, agent, asked, events_of, kinds, log_of, receipt
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from antiphon import (
     tool,
 )
 from tests.acceptance.agent_flow import agent, asked, look_up, said_in, turns_taken
-from tests.acceptance.team import Team, a_team, rule
+from tests.acceptance.workflow_team import Team, a_team, rule
 
 
 @tool

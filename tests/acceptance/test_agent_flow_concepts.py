@@ -50,7 +50,7 @@ from tests.acceptance.agent_flow import (
     said_in,
     warnings_of,
 )
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from tests.acceptance.agent_flow import (
     without_tokens,
 )
 from tests.acceptance.agent_flow_scenes import SCENES
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 GOLDEN = Path(__file__).parent / "golden" / "agent_flow"
 REWRITE = os.environ.get("ANTIPHON_REWRITE_GOLDEN") == "1"

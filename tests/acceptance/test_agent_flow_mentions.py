@@ -25,7 +25,7 @@ from antiphon import (
 )
 from antiphon.testing import ManualClock
 from tests.acceptance.agent_flow import active_in, agent, asked, log_of, said_in, turns_taken
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 ZERO_WIDTH = ["\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad"]
 DIRECTION = ["\u200e", "\u200f", "\u202a", "\u202b", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068"]

@@ -14,7 +14,7 @@ import pytest
 from antiphon import EV_TEXT, Agent, Answered, Hub, calls
 from antiphon.testing import ManualClock
 from tests.acceptance.agent_flow import active_in, agent, asked, log_of, warnings_of
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 GONE = "active_agent_gone"
 

@@ -43,7 +43,7 @@ from tests.acceptance.agent_flow import (
     receipt,
     walking,
 )
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 DATE = "Current date: 2026-01-01"
 

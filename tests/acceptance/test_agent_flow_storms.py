@@ -25,7 +25,7 @@ from antiphon import (
 )
 from antiphon.testing import ManualClock
 from tests.acceptance.agent_flow import GO_ON, active_in, add, agent, asked, events_of, log_of
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 REFUSED = "There have been {} handoffs in this turn, the limit; answer yourself."
 

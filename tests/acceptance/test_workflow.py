@@ -37,8 +37,8 @@ from antiphon import (
     register_target,
     says,
 )
-from tests.acceptance.team import ASSIGNED, OPERATORS, RULE_FAILED, Pause, Team, a_team, rule
-from tests.hub.gates import turns
+from tests.acceptance.workflow_team import ASSIGNED, OPERATORS, RULE_FAILED, Pause, Team, a_team, rule
+from tests.support.waiting import let_others_run
 
 MISSED = "antiphon.expectation.missed"
 CREATED = "antiphon.channel.created"
@@ -221,7 +221,7 @@ async def test_shape_default_expectations_hold_for_an_agent_that_never_answers(t
     await team.clock.advance(480)
     assert await workflow.ended() == "expectation_violated:turn_within"
     pause.go_on()
-    await turns()
+    await let_others_run()
     assert await workflow.log(EV_PACKET) == []
 
 

@@ -26,7 +26,7 @@ from antiphon import (
     TransitionGraph,
     says,
 )
-from tests.acceptance.team import FAILED, Team, Workflow, a_team
+from tests.acceptance.workflow_team import FAILED, Team, Workflow, a_team
 
 ASK = Transition(FromSpeaker("alice"), AgentsTarget(["ada", "ben"]))
 FAILS = Transition(BranchFailed(), TerminateTarget("one failed"))

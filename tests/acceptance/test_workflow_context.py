@@ -29,7 +29,7 @@ from antiphon import (
     set_context,
     tool,
 )
-from tests.acceptance.team import Pause, Team, Workflow, a_team, rule
+from tests.acceptance.workflow_team import Pause, Team, Workflow, a_team, rule
 
 SPECIALISTS = ("security", "billing", "review")
 

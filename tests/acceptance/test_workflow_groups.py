@@ -25,7 +25,7 @@ from antiphon import (
     calls,
     tool,
 )
-from tests.acceptance.team import FAILED, Pause, Team, Workflow, a_team
+from tests.acceptance.workflow_team import FAILED, Pause, Team, Workflow, a_team
 
 ASK = Transition(FromSpeaker("alice"), AgentsTarget(["bob", "ada"]))
 AFTER_BOB = Transition(FromSpeaker("bob"), TerminateTarget("bob is enough"))

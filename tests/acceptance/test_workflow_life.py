@@ -29,7 +29,7 @@ from antiphon import (
     calls,
     tool,
 )
-from tests.acceptance.team import ASSIGNED, OPERATORS, WARNED, Team, a_team, rule
+from tests.acceptance.workflow_team import ASSIGNED, OPERATORS, WARNED, Team, a_team, rule
 
 CREATED = "antiphon.channel.created"
 SEQUENCE = TransitionGraph.sequence(["alice", "bob", "carol"])

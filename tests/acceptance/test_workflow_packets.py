@@ -29,8 +29,9 @@ from antiphon import (
     set_context,
     tool,
 )
-from tests.acceptance.team import ASSIGNED, FAILED, Pause, Team, a_team, rule
-from tests.engines.crashes import Crashes, Mind, crashes, so
+from tests.acceptance.workflow_team import ASSIGNED, FAILED, Pause, Team, a_team, rule
+from tests.support.crashing_hubs import Crashes, Mind, crashes
+from tests.support.waiting import wait_until
 
 PAIR = TransitionGraph.sequence(["alice", "ada"])
 
@@ -150,7 +151,7 @@ async def test_crash_reverts_the_packet_and_the_input_is_answered_by_the_next_hu
     async with crashes() as place:
         mind = Mind(calls("note", {"key": "paid", "value": "yes"}))
         await in_the_middle(place, mind, note)
-        await so(lambda: mind.thinks and len(mind.requests) == 2)
+        await wait_until(lambda: mind.thinks and len(mind.requests) == 2)
         await place.next_hub()
         state = await place.state()
         assert (state.context_vars, state.turn_count, state.expected_next_speaker) == ({}, 1, "bob")
@@ -169,7 +170,7 @@ async def test_crash_a_call_that_had_returned_is_not_made_again() -> None:
     async with crashes() as place:
         mind = Mind(calls("charge", {"cents": 5}))
         await in_the_middle(place, mind, charging(keys))
-        await so(lambda: len(mind.requests) == 2)
+        await wait_until(lambda: len(mind.requests) == 2)
         await place.next_hub(Mind(says("Paid.")), tools=[charging(keys)])
         assert await (await place.held_by("sue")).closed(timeout=5) == "sequence_complete"
     assert len(keys) == 1

@@ -30,8 +30,8 @@ from antiphon import (
     calls,
     tool,
 )
-from tests.acceptance.team import ASSIGNED, FAILED, Pause, Team, Workflow, a_team, rule
-from tests.hub.gates import soon, turns
+from tests.acceptance.workflow_team import ASSIGNED, FAILED, Pause, Team, Workflow, a_team, rule
+from tests.support.waiting import let_others_run, soon
 
 PIPELINE = TransitionGraph.sequence(["alice", "digger", "ada"])
 EVERYBODY = ("digger", "ada", "bob", "dana", "emil")
@@ -53,7 +53,7 @@ class Dig:
         """Let somebody put in a word, which waits."""
         channel = await self.workflow.held_by(who)
         task = asyncio.create_task(channel.send(text))
-        await turns()
+        await let_others_run()
         return task
 
     def go_on(self) -> None:
@@ -184,7 +184,7 @@ async def test_interjection_that_did_not_use_up_a_turn_can_be_repeated_safely(te
     dig = await digging(team, TransitionGraph.sequence(["alice", "digger", "dana"]))
     dana = await dig.workflow.held_by("dana")
     word = asyncio.create_task(dana.send("mind the cable", message_id="m"))
-    await turns()
+    await let_others_run()
     dig.go_on()
     assert await soon(word) == await dana.send("mind the cable", message_id="m")
     assert dig.workflow.next == "dana"
@@ -215,7 +215,7 @@ async def test_interjection_that_is_given_up_is_not_recorded(team: Team) -> None
     here = await digging(team)
     task = await here.interjected("dana", "Never mind.")
     task.cancel()
-    await turns()
+    await let_others_run()
     here.go_on()
     assert await here.workflow.ended() == "sequence_complete"
     assert ("dana", "Never mind.") not in await here.workflow.said()
@@ -225,7 +225,7 @@ async def test_interjection_of_one_message_id_is_recorded_once(team: Team) -> No
     here = await digging(team)
     dana = await here.workflow.held_by("dana")
     tasks = [asyncio.create_task(dana.send("Mind the cable!", message_id="m1")) for _ in range(2)]
-    await turns()
+    await let_others_run()
     here.go_on()
     first, second = [await soon(task) for task in tasks]
     assert first == second
@@ -238,7 +238,7 @@ async def test_interjection_built_by_hand_waits_as_well(team: Team) -> None:
     builder = team.hub.adapter_for(here.workflow.channel_id)
     draft = builder.build_text_envelope(sender_id="dana", text="Mind the cable!")
     task = asyncio.create_task(team.hub.post(draft))
-    await turns()
+    await let_others_run()
     assert not task.done()
     here.go_on()
     sent = await soon(task)
@@ -268,7 +268,7 @@ async def test_not_waiting_for_a_packet_closing_ends_the_channel_at_once(team: T
         await soon(task)
     assert caught.value.reason == "channel_closed"
     here.go_on()
-    await turns()
+    await let_others_run()
     assert await here.workflow.log(EV_PACKET) == []
     assert (await here.workflow.log())[-1].event_type == EV_CHANNEL_CLOSED
 
@@ -368,7 +368,7 @@ async def test_a_person_is_given_the_turn_like_anybody_and_no_agent_answers_unti
     graph = TransitionGraph.sequence(["alice", "dana", "ada"])
     workflow = await team.open(graph, "alice", "dana", "ada", "emil")
     await workflow.say("alice", "May I?")
-    await turns()
+    await let_others_run()
     assert (workflow.next, ada.requests) == ("dana", [])
     await workflow.say("emil", "I would.")
     assert workflow.next == "dana", "it is not for another person to answer"

@@ -41,7 +41,7 @@ from antiphon import (
     register_target,
 )
 from antiphon.core.conditions import CONDITIONS as REGISTERED
-from tests.acceptance.team import ASSIGNED, Team, a_team, rule
+from tests.acceptance.workflow_team import ASSIGNED, Team, a_team, rule
 
 CONDITIONS = {
     "always": Always(),

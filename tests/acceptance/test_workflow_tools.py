@@ -23,7 +23,7 @@ from antiphon import (
     says,
     tool,
 )
-from tests.acceptance.team import ASSIGNED, Team, Workflow, a_team, rule
+from tests.acceptance.workflow_team import ASSIGNED, Team, Workflow, a_team, rule
 
 CREW = ("security", "billing", "review")
 RULES = [

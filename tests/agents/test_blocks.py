@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, Request, TurnFailed, UsageError
-from antiphon.agents.blocks import DEEPEST, read_blocks
-from antiphon.agents.messages import Answer, Call, Reply, Usage, calls, says
-from antiphon.agents.replies import one_reply
+from antiphon.agents.call_results import MAX_NESTED_MESSAGES, Call, Reply, Usage, one_reply, read_blocks
+from antiphon.agents.messages import ModelAnswer, calls, says
 from antiphon.core.views import Message
-from antiphon.models.scripted import Entry, ScriptedModel
+from antiphon.models.scripted import ScriptedModel, ScriptEntry
 
 ASK = Request("Be kind.", [Message("user", "Hello!")])
 THOUGHT: dict[str, object] = {"type": "thinking", "thinking": "They are angry.", "signature": "c2ln"}
@@ -48,7 +47,7 @@ def nested(depth: int) -> dict[str, object]:
         ([message("Hello")], "Hello", ()),
         ([message([]), message([text("a"), message(["b"])]), text("c")], "abc", ()),
         ((message((text("a"), text("b"))),), "ab", ()),
-        ([nested(DEEPEST)], "deep", ()),
+        ([nested(MAX_NESTED_MESSAGES)], "deep", ()),
         ([THOUGHT, text("Fine.")], "Fine.", ()),
         ([{"type": "redacted_thinking", "data": "eA=="}, {"type": "reasoning", "summary": [text("Hm.")]}], "", ()),
         ([{"type": "thinking", "text": "no", "content": [text("no")]}, {"type": "later", "text": "no"}], "", ()),
@@ -113,7 +112,7 @@ def test_arguments_that_are_no_object_are_a_fault_of_their_call(given: object) -
 def test_messages_do_not_go_down_for_ever() -> None:
     itself: list[object] = []
     itself.append(message(itself))
-    for blocks in ([nested(DEEPEST + 1)], itself):
+    for blocks in ([nested(MAX_NESTED_MESSAGES + 1)], itself):
         with pytest.raises(TypeError, match="more than 8 messages stand inside each other; give their blocks in one"):
             read_blocks(blocks)
 
@@ -133,7 +132,11 @@ KEPT_BACK = st.builds(
     SAID,
 )
 BLOCKS = st.lists(
-    st.recursive(SPOKEN | KEPT_BACK, lambda inner: st.builds(message, st.lists(inner, max_size=4)), max_leaves=DEEPEST),
+    st.recursive(
+        SPOKEN | KEPT_BACK,
+        lambda inner: st.builds(message, st.lists(inner, max_size=4)),
+        max_leaves=MAX_NESTED_MESSAGES,
+    ),
     max_size=8,
 )
 
@@ -188,7 +191,7 @@ USED = Usage(3, 4)
     ],
     ids=repr,
 )
-def test_an_answer_as_one_reply(answer: Answer, reply: Reply) -> None:
+def test_an_answer_as_one_reply(answer: ModelAnswer, reply: Reply) -> None:
     assert one_reply(answer) == reply
 
 
@@ -211,7 +214,7 @@ def test_an_answer_that_is_none(answer: object, complaint: str) -> None:
 
 
 async def test_a_script_may_hold_blocks() -> None:
-    script: list[Entry] = [
+    script: list[ScriptEntry] = [
         says([THOUGHT, text("One "), text("moment."), USE]),
         lambda request: says([message("Done.")]),
     ]

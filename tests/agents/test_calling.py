@@ -19,23 +19,14 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from antiphon.agents.calling import (
-    MAX_RESULT,
-    BadArguments,
-    Given,
-    Returned,
-    bound,
-    called,
-    reconciled,
-    refused,
-    unknown,
-)
-from antiphon.agents.results import NOT_DONE, Finish, Handoff, NotDone
-from antiphon.agents.tool import Tool, tool
+from antiphon.agents.call_results import NOT_DONE, Finish, Handoff, NotDone, ToolResult, failed_result
+from antiphon.agents.tool import BadArguments, Tool, bind_arguments, tool, unknown_tool_result
 from antiphon.core.codec import check_text
+from antiphon.engines.tool_invocation import MAX_RESULT_BYTES, InjectedValues, call_tool, reconcile_call
 from tests.agents.test_schema import Address, Colour, Options, Point, Profile, Tree
+from tests.support.stable_ids import stable_repr
 
-GIVEN = Given("the channel", {"tier": "gold"}, "key-1")
+GIVEN = InjectedValues("the channel", {"tier": "gold"}, "key-1")
 
 
 @tool
@@ -85,11 +76,11 @@ def everything(
     ids=str,
 )
 def test_arguments_that_fit(args: dict[str, object], expected: dict[str, object]) -> None:
-    assert bound(everything, args) == expected
+    assert bind_arguments(everything, args) == expected
 
 
 def test_a_class_that_validates_itself() -> None:
-    arguments = bound(everything, {"who": {"name": "ann"}, "people": [{"name": "bob"}]})
+    arguments = bind_arguments(everything, {"who": {"name": "ann"}, "people": [{"name": "bob"}]})
     assert isinstance(arguments["who"], Profile)
     assert arguments["who"].name == "ann"
     assert [each.name for each in arguments["people"]] == ["bob"]  # type: ignore[attr-defined]
@@ -126,13 +117,13 @@ def test_a_class_that_validates_itself() -> None:
 )
 def test_arguments_that_do_not_fit(made: Tool, args: object, why: str) -> None:
     with pytest.raises(BadArguments) as caught:
-        bound(made, args)
+        bind_arguments(made, args)
     assert str(caught.value).startswith(f"The arguments of {made.name} do not fit: {why}")
 
 
 def test_a_function_may_change_what_it_is_given() -> None:
     args: dict[str, object] = {"anything": {"a": [1]}, "bare": [1]}
-    arguments = bound(everything, args)
+    arguments = bind_arguments(everything, args)
     arguments["bare"].append(2)  # type: ignore[attr-defined]
     arguments["anything"]["a"].append(2)  # type: ignore[index]
     assert args == {"anything": {"a": [1]}, "bare": [1]}
@@ -158,13 +149,13 @@ def deep(levels: int) -> object:
 def test_errors_of_a_type_are_bad_arguments_too() -> None:
     def use(it: Careless) -> None: ...
 
-    assert bound(tool(use), {"it": {"value": 1}}) == {"it": Careless(1)}
+    assert bind_arguments(tool(use), {"it": {"value": 1}}) == {"it": Careless(1)}
     with pytest.raises(BadArguments, match="ZeroDivisionError: division by zero"):
-        bound(tool(use), {"it": {"value": 0}})
+        bind_arguments(tool(use), {"it": {"value": 0}})
     with pytest.raises(BadArguments, match=r"fit: it: less than \\x00\.\Z"):
-        bound(tool(use), {"it": {"value": -1}})
+        bind_arguments(tool(use), {"it": {"value": -1}})
     with pytest.raises(BadArguments, match="RecursionError"):
-        bound(everything, {"bare": deep(100_000)})
+        bind_arguments(everything, {"bare": deep(100_000)})
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.text(st.characters())
@@ -175,7 +166,7 @@ names = st.sampled_from(everything.arguments.__struct_fields__)
 @for_all(st.dictionaries(names | st.text(), json_values) | json_values)
 def test_whatever_a_model_gives_fits_or_is_bad_arguments(args: object) -> None:
     try:
-        arguments = bound(everything, args)
+        arguments = bind_arguments(everything, args)
     except BadArguments as error:
         check_text(str(error))
     else:
@@ -186,8 +177,8 @@ def test_whatever_a_model_gives_fits_or_is_bad_arguments(args: object) -> None:
 # Calls
 
 
-async def result(function: Callable[..., object], **arguments: object) -> Returned:
-    return await called(tool(function, name="it"), arguments, GIVEN)
+async def result(function: Callable[..., object], **arguments: object) -> ToolResult:
+    return await call_tool(tool(function, name="it"), arguments, GIVEN)
 
 
 async def test_what_the_runtime_gives() -> None:
@@ -198,14 +189,14 @@ async def test_what_the_runtime_gives() -> None:
         return [text, channel, context, idempotency_key]
 
     for function in (later, now):
-        assert await result(function, text="a") == Returned('["a","the channel",{"tier":"gold"},"key-1"]')
+        assert await result(function, text="a") == ToolResult('["a","the channel",{"tier":"gold"},"key-1"]')
 
 
 async def test_the_context_is_the_tool_s_own_copy() -> None:
     def change(context: dict[str, object]) -> None:
         context.clear()
 
-    assert await result(change) == Returned("")
+    assert await result(change) == ToolResult("")
     assert GIVEN.context == {"tier": "gold"}
 
 
@@ -220,9 +211,9 @@ async def test_where_a_function_runs() -> None:
         async def __call__(self) -> bool:
             return threading.current_thread() is threading.main_thread()
 
-    assert await result(on_the_loop) == Returned("true")
-    assert await result(Awaited()) == Returned("true")
-    assert await result(off_the_loop) == Returned("false")
+    assert await result(on_the_loop) == ToolResult("true")
+    assert await result(Awaited()) == ToolResult("true")
+    assert await result(off_the_loop) == ToolResult("false")
 
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
@@ -233,7 +224,7 @@ async def test_a_function_off_the_loop_sees_the_caller_s_context_variables() -> 
         return WHO.get()
 
     reset = WHO.set("ann")
-    assert await result(who) == Returned("ann")
+    assert await result(who) == ToolResult("ann")
     WHO.reset(reset)
 
 
@@ -250,8 +241,8 @@ async def test_a_sync_function_may_return_an_awaitable() -> None:
     def outer_failing() -> Awaitable[str]:
         return failing()
 
-    assert await result(outer) == Returned("later")
-    assert await result(outer_failing) == Returned("ValueError: no luck", failed=True)
+    assert await result(outer) == ToolResult("later")
+    assert await result(outer_failing) == ToolResult("ValueError: no luck", failed=True)
 
 
 class Size(enum.StrEnum):
@@ -302,12 +293,12 @@ class Speechless(Exception):
         ([Dumped()], '[{"mode":"json"}]'),
         ("a \x00 and \udc80", "a \\x00 and \\udc80"),
         (["\x00", "\udc80", "ä", Dumped()], '["\\u0000","\\udc80","ä",{"mode":"json"}]'),
-        ("x" * MAX_RESULT, "x" * MAX_RESULT),
+        ("x" * MAX_RESULT_BYTES, "x" * MAX_RESULT_BYTES),
     ],
     ids=lambda value: repr(value)[:40],
 )
 async def test_what_a_model_reads(value: object, text: str) -> None:
-    assert await result(lambda: value) == Returned(text)
+    assert await result(lambda: value) == ToolResult(text)
 
 
 @pytest.mark.parametrize(
@@ -323,13 +314,13 @@ async def test_what_a_model_reads(value: object, text: str) -> None:
         (Dumped, "The tool returned type, which is no JSON ("),
         (Stubborn(), "The tool returned Stubborn, which is no JSON (LookupError: not today); it"),
         (deep(100_000), "The tool returned list, which is no JSON (RecursionError"),
-        ("x" * (MAX_RESULT + 1), "The result has 131073 bytes; the limit is 131072. Ask for less at once."),
-        ("ä" * (MAX_RESULT // 2 + 1), "The result has 131074 bytes; the limit is 131072."),
-        (["x" * MAX_RESULT], "The result has 131076 bytes; the limit is 131072."),
+        ("x" * (MAX_RESULT_BYTES + 1), "The result has 131073 bytes; the limit is 131072. Ask for less at once."),
+        ("ä" * (MAX_RESULT_BYTES // 2 + 1), "The result has 131074 bytes; the limit is 131072."),
+        (["x" * MAX_RESULT_BYTES], "The result has 131076 bytes; the limit is 131072."),
         (Handoff(5), "The tool returned Handoff(target=5, reason='', summary=''); its fields should be text."),  # type: ignore[arg-type]
         (Finish(None), "The tool returned Finish(reason=None); its fields should be text."),  # type: ignore[arg-type]
     ],
-    ids=lambda value: repr(value)[:40] if not isinstance(value, list) else "list",
+    ids=lambda value: stable_repr(value)[:40] if not isinstance(value, list) else "list",
 )
 async def test_what_no_model_reads(value: object, text: str) -> None:
     returned = await result(lambda: value)
@@ -339,9 +330,9 @@ async def test_what_no_model_reads(value: object, text: str) -> None:
 
 async def test_a_handoff_and_a_finish() -> None:
     handoff, finish = Handoff("bob", "contract", "all of it"), Finish("refunded")
-    assert await result(lambda: handoff) == Returned("Handed off to bob.", handoff=handoff)
-    assert await result(lambda: finish) == Returned("Finished: refunded.", finish=finish)
-    assert await result(lambda: Finish("")) == Returned("Finished.", finish=Finish(""))
+    assert await result(lambda: handoff) == ToolResult("Handed off to bob.", handoff=handoff)
+    assert await result(lambda: finish) == ToolResult("Finished: refunded.", finish=finish)
+    assert await result(lambda: Finish("")) == ToolResult("Finished.", finish=Finish(""))
     odd = await result(lambda: Handoff("bob", "\x00"))
     assert odd.handoff == Handoff("bob", "\\x00")
 
@@ -366,8 +357,8 @@ async def test_an_error_is_told(error: Exception, text: str) -> None:
     def now() -> None:
         raise error
 
-    assert await result(later) == Returned(text, failed=True)
-    assert await result(now) == Returned(text, failed=True)
+    assert await result(later) == ToolResult(text, failed=True)
+    assert await result(now) == ToolResult(text, failed=True)
 
 
 async def test_an_iterator_that_runs_out_is_an_error_like_any_other() -> None:
@@ -377,8 +368,8 @@ async def test_an_iterator_that_runs_out_is_an_error_like_any_other() -> None:
     def now() -> object:
         raise StopIteration("over")
 
-    assert await result(now) == Returned("StopIteration: over", failed=True)
-    assert await result(later) == Returned("RuntimeError: coroutine raised StopIteration", failed=True)
+    assert await result(now) == ToolResult("StopIteration: over", failed=True)
+    assert await result(later) == ToolResult("RuntimeError: coroutine raised StopIteration", failed=True)
 
 
 async def test_a_cancellation_passes_through() -> None:
@@ -421,12 +412,12 @@ async def test_what_a_tool_raises_of_its_own_is_a_failure_whatever_it_is(error: 
     def now() -> None:
         raise error
 
-    assert await result(later) == Returned(text, failed=True)
-    assert await result(now) == Returned(text, failed=True)
+    assert await result(later) == ToolResult(text, failed=True)
+    assert await result(now) == ToolResult(text, failed=True)
     for reconcile in (later, now):
         made = tool(give_up, idempotency="unsafe", reconcile=reconcile)
         told = f"It is not known whether the call took effect: {text}"
-        assert await reconciled(made, {}, GIVEN) == Returned(told, failed=True)
+        assert await reconcile_call(made, {}, GIVEN) == ToolResult(told, failed=True)
 
 
 def give_up() -> None: ...
@@ -438,7 +429,7 @@ async def test_a_task_of_the_tool_that_is_cancelled_is_a_failure_of_the_call() -
         asyncio.get_running_loop().call_soon(inner.cancel)
         await inner
 
-    assert await result(wait) == Returned(CANCELLED, failed=True)
+    assert await result(wait) == ToolResult(CANCELLED, failed=True)
 
 
 def test_a_call_that_is_given_up_with_its_task_is_no_failure() -> None:
@@ -468,7 +459,7 @@ async def test_any_number_of_calls_run_off_the_loop_at_the_same_time() -> None:
         everybody.wait(10)
 
     met = await asyncio.gather(*(result(meet) for _ in range(100)))
-    assert met == [Returned("")] * 100
+    assert met == [ToolResult("")] * 100
 
 
 async def test_what_a_call_returns_that_nobody_waits_for_is_dropped() -> None:
@@ -488,7 +479,7 @@ async def test_what_a_call_returns_that_nobody_waits_for_is_dropped() -> None:
         await call
     go.set()
     await ended.wait()
-    assert await result(lambda: "the next") == Returned("the next")
+    assert await result(lambda: "the next") == ToolResult("the next")
 
 
 def test_a_call_that_hangs_holds_up_neither_its_loop_nor_the_program() -> None:
@@ -523,11 +514,11 @@ def test_a_call_that_hangs_holds_up_neither_its_loop_nor_the_program() -> None:
     ],
 )
 def test_a_tool_that_there_is_not(name: str, known: list[str], text: str) -> None:
-    assert unknown(name, known) == Returned(text, failed=True)
+    assert unknown_tool_result(name, known) == ToolResult(text, failed=True)
 
 
 def test_a_refusal_can_be_recorded() -> None:
-    assert refused("a \x00 and \udc80") == Returned("a \\x00 and \\udc80", failed=True)
+    assert failed_result("a \x00 and \udc80") == ToolResult("a \\x00 and \\udc80", failed=True)
 
 
 # What became of an earlier call
@@ -541,15 +532,15 @@ def charge(cents: int, idempotency_key: str) -> str:
     ("found", "expected"),
     [
         (NOT_DONE, NOT_DONE),
-        ("done", Returned("done")),
-        ([7, "key-1"], Returned('[7,"key-1"]')),
-        (Finish("paid"), Returned("Finished: paid.", finish=Finish("paid"))),
-        (ValueError("no line"), Returned("It is not known whether the call took effect: ValueError: no line", True)),
-        (StopIteration(), Returned("It is not known whether the call took effect: StopIteration: ", True)),
+        ("done", ToolResult("done")),
+        ([7, "key-1"], ToolResult('[7,"key-1"]')),
+        (Finish("paid"), ToolResult("Finished: paid.", finish=Finish("paid"))),
+        (ValueError("no line"), ToolResult("It is not known whether the call took effect: ValueError: no line", True)),
+        (StopIteration(), ToolResult("It is not known whether the call took effect: StopIteration: ", True)),
     ],
     ids=repr,
 )
-async def test_an_earlier_call(found: object, expected: Returned | NotDone) -> None:
+async def test_an_earlier_call(found: object, expected: ToolResult | NotDone) -> None:
     def look(cents: int, idempotency_key: str) -> object:
         assert (cents, idempotency_key) == (7, "key-1")
         if isinstance(found, Exception):
@@ -563,19 +554,19 @@ async def test_an_earlier_call(found: object, expected: Returned | NotDone) -> N
         return found
 
     made = tool(charge, idempotency="unsafe", reconcile=look)
-    assert await reconciled(made, {"cents": 7}, GIVEN) == expected
+    assert await reconcile_call(made, {"cents": 7}, GIVEN) == expected
     if not isinstance(found, StopIteration):
         made = tool(charge, idempotency="unsafe", reconcile=look_later)
-        assert await reconciled(made, {"cents": 7}, GIVEN) == expected
+        assert await reconcile_call(made, {"cents": 7}, GIVEN) == expected
 
 
 async def test_an_earlier_call_that_nobody_can_look_up() -> None:
-    returned = await reconciled(refund, {"order": "7"}, GIVEN)
-    assert returned == Returned(
+    returned = await reconcile_call(refund, {"order": "7"}, GIVEN)
+    assert returned == ToolResult(
         "It is not known whether the call took effect: the tool has no way to find out.", failed=True
     )
 
 
 def test_what_a_call_came_to_is_recorded_and_read_back() -> None:
-    returned = Returned("Handed off to bob.", handoff=Handoff("bob"))
-    assert msgspec.json.decode(msgspec.json.encode(returned), type=Returned) == returned
+    returned = ToolResult("Handed off to bob.", handoff=Handoff("bob"))
+    assert msgspec.json.decode(msgspec.json.encode(returned), type=ToolResult) == returned

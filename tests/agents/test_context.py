@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Denied, Envelope, State, UsageError, delete_context, set_context
-from antiphon.agents.context import NOTHING, TurnChannel, joined
+from antiphon.agents.turn_channel import NO_CONTEXT_CHANGE, TurnChannel, merge_context_changes
+from antiphon.core.event_data import Deny
 from antiphon.core.events import ContextSet
-from antiphon.core.evolve import merged
-from antiphon.core.guard import Deny
-from antiphon.guards.writers import Writers
+from antiphon.core.evolve import merge_context
+from antiphon.guards.standard_guards import ContextWriters
 
 STATE = State(channel_id="here", participants={"alice": "service", "ada": "agent"}, context_vars={"a": 1, "b": [2]})
 
@@ -24,43 +24,48 @@ def allowing(draft: Envelope) -> Deny | None:
 
 def by_writers(draft: Envelope) -> Deny | None:
     """Only alice writes `budget`."""
-    verdict = Writers({"budget": frozenset({"alice"})}).judge(None, STATE, draft)
+    verdict = ContextWriters({"budget": frozenset({"alice"})}).judge(None, STATE, draft)
     return verdict if isinstance(verdict, Deny) else None
 
 
-def held(before: ContextSet = NOTHING, judge: Callable[[Envelope], Deny | None] = allowing) -> TurnChannel:
+def held(before: ContextSet = NO_CONTEXT_CHANGE, judge: Callable[[Envelope], Deny | None] = allowing) -> TurnChannel:
     return TurnChannel(STATE, "ada", judge, before=before)
 
 
 def test_what_a_tool_knows_of_its_channel() -> None:
     channel = held()
     assert (channel.channel_id, channel.speaker, channel.state) == ("here", "ada", STATE)
-    assert (channel.context_vars, channel.written) == ({"a": 1, "b": [2]}, NOTHING)
+    assert (channel.context_vars, channel.written) == ({"a": 1, "b": [2]}, NO_CONTEXT_CHANGE)
 
 
 @pytest.mark.parametrize(
     ("before", "act", "context", "written"),
     [
-        (NOTHING, lambda channel: None, {"a": 1, "b": [2]}, NOTHING),
-        (NOTHING, lambda channel: channel.set_context(c=3), {"a": 1, "b": [2], "c": 3}, ContextSet({"c": 3})),
-        (NOTHING, lambda channel: channel.set_context(a=7, b=8), {"a": 7, "b": 8}, ContextSet({"a": 7, "b": 8})),
-        (NOTHING, lambda channel: channel.set_context(), {"a": 1, "b": [2]}, NOTHING),
-        (NOTHING, lambda channel: channel.delete_context("a"), {"b": [2]}, ContextSet({}, ["a"])),
-        (NOTHING, lambda channel: channel.delete_context("a", "x"), {"b": [2]}, ContextSet({}, ["a", "x"])),
-        (NOTHING, lambda channel: channel.delete_context(), {"a": 1, "b": [2]}, NOTHING),
+        (NO_CONTEXT_CHANGE, lambda channel: None, {"a": 1, "b": [2]}, NO_CONTEXT_CHANGE),
+        (NO_CONTEXT_CHANGE, lambda channel: channel.set_context(c=3), {"a": 1, "b": [2], "c": 3}, ContextSet({"c": 3})),
         (
-            NOTHING,
+            NO_CONTEXT_CHANGE,
+            lambda channel: channel.set_context(a=7, b=8),
+            {"a": 7, "b": 8},
+            ContextSet({"a": 7, "b": 8}),
+        ),
+        (NO_CONTEXT_CHANGE, lambda channel: channel.set_context(), {"a": 1, "b": [2]}, NO_CONTEXT_CHANGE),
+        (NO_CONTEXT_CHANGE, lambda channel: channel.delete_context("a"), {"b": [2]}, ContextSet({}, ["a"])),
+        (NO_CONTEXT_CHANGE, lambda channel: channel.delete_context("a", "x"), {"b": [2]}, ContextSet({}, ["a", "x"])),
+        (NO_CONTEXT_CHANGE, lambda channel: channel.delete_context(), {"a": 1, "b": [2]}, NO_CONTEXT_CHANGE),
+        (
+            NO_CONTEXT_CHANGE,
             lambda channel: (channel.set_context(a=7), channel.delete_context("a")),
             {"b": [2]},
             ContextSet({}, ["a"]),
         ),
         (
-            NOTHING,
+            NO_CONTEXT_CHANGE,
             lambda channel: (channel.delete_context("a"), channel.set_context(a=7)),
             {"a": 7, "b": [2]},
             ContextSet({"a": 7}, ["a"]),
         ),
-        (ContextSet({"c": 3}, ["a"]), lambda channel: None, {"b": [2], "c": 3}, NOTHING),
+        (ContextSet({"c": 3}, ["a"]), lambda channel: None, {"b": [2], "c": 3}, NO_CONTEXT_CHANGE),
         (ContextSet({"c": 3}), lambda channel: channel.delete_context("c"), {"a": 1, "b": [2]}, ContextSet({}, ["c"])),
         (ContextSet({"a": 3}), lambda channel: channel.set_context(a=4), {"a": 4, "b": [2]}, ContextSet({"a": 4})),
         (ContextSet({}, ["a"]), lambda channel: channel.set_context(a=9), {"a": 9, "b": [2]}, ContextSet({"a": 9})),
@@ -132,7 +137,7 @@ def test_what_is_no_json_is_refused(value: object, why: str) -> None:
     channel = held()
     with pytest.raises(UsageError, match=f"the context cannot hold this: .*{why}"):
         channel.set_context(c=value)
-    assert channel.written == NOTHING
+    assert channel.written == NO_CONTEXT_CHANGE
 
 
 def test_what_is_no_json_is_not_even_judged() -> None:
@@ -161,7 +166,7 @@ def test_what_the_context_cannot_hold(value: object) -> None:
     channel = TurnChannel(STATE, "ada", allowing)
     with pytest.raises(UsageError, match="the context cannot hold this"):
         channel.set_context(a=value)
-    assert channel.written == NOTHING
+    assert channel.written == NO_CONTEXT_CHANGE
 
 
 def test_a_key_is_a_text() -> None:
@@ -187,19 +192,21 @@ updates = st.builds(ContextSet, contexts, st.lists(keys, max_size=3))
 @given(contexts, updates, updates)
 def test_two_changes_joined_do_what_both_do(context: dict[str, object], one: ContextSet, two: ContextSet) -> None:
     state = State(context_vars=context)
-    assert merged(state, joined(one, two)) == merged(merged(state, one), two)
+    assert merge_context(state, merge_context_changes(one, two)) == merge_context(merge_context(state, one), two)
 
 
 @given(updates, updates, updates)
 def test_it_does_not_matter_what_is_joined_first(one: ContextSet, two: ContextSet, three: ContextSet) -> None:
-    assert joined(joined(one, two), three) == joined(one, joined(two, three))
+    assert merge_context_changes(merge_context_changes(one, two), three) == merge_context_changes(
+        one, merge_context_changes(two, three)
+    )
 
 
 @given(updates)
 def test_nothing_joined_changes_nothing(one: ContextSet) -> None:
-    assert joined(one, NOTHING) == one
+    assert merge_context_changes(one, NO_CONTEXT_CHANGE) == one
     state = State(context_vars={"a": 1})
-    assert merged(state, joined(NOTHING, one)) == merged(state, one)
+    assert merge_context(state, merge_context_changes(NO_CONTEXT_CHANGE, one)) == merge_context(state, one)
 
 
 @given(contexts, updates, st.lists(updates, max_size=4))
@@ -211,6 +218,6 @@ def test_what_a_tool_reads_is_what_will_be_recorded(
     for write in writes:
         channel.delete_context(*write.delete)
         channel.set_context(**write.set)
-    recorded = merged(merged(state, before), channel.written)
+    recorded = merge_context(merge_context(state, before), channel.written)
     assert channel.context_vars == recorded.context_vars
-    assert merged(state, joined(before, channel.written)) == recorded
+    assert merge_context(state, merge_context_changes(before, channel.written)) == recorded

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from antiphon import Agent, Call, FinalStateEvent, Hub, Reply, Request, ScriptedModel, calls, tool
-from antiphon.agents.loop import Said
-from antiphon.agents.routine import LIMITS
+from antiphon.agents.loop import TURN_STOP_REASONS, TurnResult
 from antiphon.testing import ManualClock
-from tests.agents.plays import play
-from tests.hub.gates import soon
+from tests.agents.played_turn import play
+from tests.support.waiting import soon
 
 LOOK = Call("look", {"at": 7}, "c1")
 
@@ -39,26 +38,26 @@ def silent() -> Agent:
 @pytest.mark.parametrize(
     ("agent", "reply", "said"),
     [
-        (shaped, Reply("There is a", cut=True), Said("There is a", "max_tokens")),
-        (shaped, Reply("", cut=True), Said("", "max_tokens")),
-        (silent, Reply("There is a", (LOOK,), cut=True), Said("There is a", "max_tokens")),
-        (lambda: shaped(list[int]), Reply("[1, 2", cut=True), Said("[1, 2", "max_tokens")),
-        (lambda: shaped(list[int]), Reply("[1, 2]", cut=True), Said("[1, 2]")),
+        (shaped, Reply("There is a", cut=True), TurnResult("There is a", "max_tokens")),
+        (shaped, Reply("", cut=True), TurnResult("", "max_tokens")),
+        (silent, Reply("There is a", (LOOK,), cut=True), TurnResult("There is a", "max_tokens")),
+        (lambda: shaped(list[int]), Reply("[1, 2", cut=True), TurnResult("[1, 2", "max_tokens")),
+        (lambda: shaped(list[int]), Reply("[1, 2]", cut=True), TurnResult("[1, 2]")),
     ],
 )
-def test_an_answer_that_is_cut_is_a_partial_one(agent: Callable[[], Agent], reply: Reply, said: Said) -> None:
-    assert "max_tokens" in LIMITS
+def test_an_answer_that_is_cut_is_a_partial_one(agent: Callable[[], Agent], reply: Reply, said: TurnResult) -> None:
+    assert "max_tokens" in TURN_STOP_REASONS
     assert play(agent(), reply).said == said
 
 
 def test_calls_that_are_whole_are_made_though_the_words_are_cut() -> None:
     played = play(shaped(), Reply("Let me", (LOOK,), cut=True), Reply("A cat."))
     assert played.trace == ["enter ann", "ask ann", "look", "ask ann"]
-    assert played.said == Said("A cat.", tools=("look",))
+    assert played.said == TurnResult("A cat.", tools=("look",))
 
 
 def test_a_repair_that_is_cut_is_stopped_for_that() -> None:
-    assert play(shaped(int), Reply("x"), Reply("se", cut=True)).said == Said("se", "max_tokens")
+    assert play(shaped(int), Reply("x"), Reply("se", cut=True)).said == TurnResult("se", "max_tokens")
 
 
 async def test_whoever_asks_gets_what_there_is_and_is_told() -> None:

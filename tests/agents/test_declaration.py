@@ -23,6 +23,7 @@ from antiphon import (
     says,
     tool,
 )
+from tests.support.stable_ids import stable_repr
 
 
 async def model(request: Request) -> Reply:
@@ -85,7 +86,7 @@ def test_an_agent_needs_a_name_and_a_model() -> None:
         {"limits": Limits(model_seconds=1)},
         {"limits": Limits(model_attempts=1)},
     ],
-    ids=repr,
+    ids=stable_repr,
 )
 def test_what_an_agent_may_be(options: dict[str, object]) -> None:
     agent = Agent(**{"name": "ada", "model": model, **options})
@@ -121,7 +122,7 @@ def test_what_an_agent_may_be(options: dict[str, object]) -> None:
         ({"limits": {"model_calls": 3}}, ["limits of 'ada' is {'model_calls': 3}", "give Limits(…)"]),
         ({"limits": None}, ["limits of 'ada' is None", "give Limits(…)"]),
     ],
-    ids=repr,
+    ids=stable_repr,
 )
 def test_what_an_agent_may_not_be(options: dict[str, object], told: list[str]) -> None:
     with pytest.raises(UsageError) as refused:

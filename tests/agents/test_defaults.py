@@ -20,9 +20,9 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.agents.defaults import DEFAULTS
-from antiphon.core.events import Json
-from antiphon.core.words import shown
+from antiphon.agents.default_tools import OPTIONAL_DEFAULTS
+from antiphon.core.envelope import Json
+from antiphon.core.text import describe
 from antiphon.testing import ManualClock
 
 MODEL = ScriptedModel([])
@@ -40,7 +40,7 @@ def agent(name: str, *below: Agent, **options: object) -> Agent:
 
 def test_there_are_seven() -> None:
     assert [*DEFAULT_TOOLS] == [*ABOUT, "request_help", *TEAM]
-    assert (*DEFAULT_TOOLS, "current_date") == DEFAULTS
+    assert (*DEFAULT_TOOLS, "current_date") == OPTIONAL_DEFAULTS
 
 
 LEAD = agent("lead1", agent("middle", agent("leaf"), without=TEAM), agent("other"))
@@ -174,7 +174,7 @@ ZONES = [
 
 @pytest.mark.parametrize("zone", ZONES, ids=lambda zone: ascii(zone)[:20])
 async def test_a_time_zone_that_there_is_not_is_told_to_the_model(hub: Hub, zone: str) -> None:
-    text = f"ValueError: no time zone is known as {shown(zone)}; give a name such as Europe/Paris"
+    text = f"ValueError: no time zone is known as {describe(zone)}; give a name such as Europe/Paris"
     assert await told(hub, agent("bob", model=using("get_time_date", {"timezone": zone}))) == [("bob", text, True)]
 
 

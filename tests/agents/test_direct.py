@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from antiphon import Agent, Finish, Handoff, Hub, ScriptedModel, calls, says, tool
-from antiphon.agents.calling import Returned
-from antiphon.agents.messages import Answered, Call, Reply
-from antiphon.runtime.events import AIMessageEvent, FinalStateEvent, ToolResponseEvent
-from tests.agents.plays import THERE, play
+from antiphon.agents.call_results import Call, Reply, ToolResult
+from antiphon.agents.messages import Answered
+from antiphon.runtime.turn_events import AIMessageEvent, FinalStateEvent, ToolResponseEvent
+from tests.agents.played_turn import play, there
 
 OPEN, PRICES, LOOK = Call("open", {}, "c1"), Call("prices", {}, "c2"), Call("look", {}, "c3")
 DIRECT = ("open", "prices")
-FAILED = Returned("ValueError: no idea", failed=True)
+FAILED = ToolResult("ValueError: no idea", failed=True)
 
 
 def desk() -> Agent:
@@ -30,11 +30,11 @@ def asks(*wanted: Call, text: str = "") -> Reply:
     ("results", "answer"),
     [
         ({}, "open done\n\nprices done"),
-        ({"open": Returned("")}, "prices done"),
-        ({"open": Returned(""), "prices": Returned("")}, ""),
+        ({"open": ToolResult("")}, "prices done"),
+        ({"open": ToolResult(""), "prices": ToolResult("")}, ""),
     ],
 )
-def test_direct_results_are_one_answer_in_call_order(results: dict[str, Returned], answer: str) -> None:
+def test_direct_results_are_one_answer_in_call_order(results: dict[str, ToolResult], answer: str) -> None:
     said = play(desk(), asks(OPEN, PRICES), results=results).said
     assert (said.text, said.stopped, said.tools) == (answer, None, ("open", "prices"))
 
@@ -51,15 +51,15 @@ def test_the_order_is_that_of_the_calls() -> None:
         ((OPEN, LOOK), {"look": FAILED}),
         ((OPEN, PRICES), {"prices": FAILED}),
         ((OPEN, PRICES), {"open": FAILED}),
-        ((OPEN, Call("nothing", {}, "c4")), {"nothing": Returned("There is no tool 'nothing'", failed=True)}),
+        ((OPEN, Call("nothing", {}, "c4")), {"nothing": ToolResult("There is no tool 'nothing'", failed=True)}),
     ],
 )
 def test_beside_another_tool_or_a_failure_the_model_reads_all_results(
-    wanted: tuple[Call, ...], results: dict[str, Returned]
+    wanted: tuple[Call, ...], results: dict[str, ToolResult]
 ) -> None:
     played = play(desk(), asks(*wanted), says("So it is."), results=results)
     told = [each for each in played.requests[-1].exchange if isinstance(each, Answered)]
-    given = [results.get(call.name, Returned(f"{call.name} done")) for call in wanted]
+    given = [results.get(call.name, ToolResult(f"{call.name} done")) for call in wanted]
     assert [(each.call, each.text, each.failed) for each in told] == [
         (call, result.text, result.failed) for call, result in zip(wanted, given, strict=True)
     ]
@@ -76,16 +76,16 @@ def test_a_handoff_of_the_team_beside_a_direct_call_moves_the_turn() -> None:
 
 
 def test_a_handoff_that_is_declined_beside_a_direct_call_goes_back_to_the_model() -> None:
-    handed = {"pass_on": Returned("Handed off to bob.", handoff=Handoff("bob"))}
+    handed = {"pass_on": ToolResult("Handed off to bob.", handoff=Handoff("bob"))}
     played = play(desk(), asks(OPEN, Call("pass_on", {}, "c4")), says("Alone, then."), results=handed)
     assert played.said.text == "Alone, then."
 
 
 @pytest.mark.parametrize(
-    "routed", [Returned("", handoff=Handoff("bob", "", "Bob, please.")), Returned("", finish=Finish("over"))]
+    "routed", [ToolResult("", handoff=Handoff("bob", "", "Bob, please.")), ToolResult("", finish=Finish("over"))]
 )
-def test_where_the_turn_goes_wins_over_a_direct_call(routed: Returned) -> None:
-    played = play(desk(), asks(OPEN, Call("pass_on", {}, "c4")), results={"pass_on": routed}, manner=THERE)
+def test_where_the_turn_goes_wins_over_a_direct_call(routed: ToolResult) -> None:
+    played = play(desk(), asks(OPEN, Call("pass_on", {}, "c4")), results={"pass_on": routed}, refusal=there)
     assert played.said.text in ("Bob, please.", "over")
 
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Agent, Finish, Handoff, Intent, Limits, Progress, Reply, ScriptedModel, Steps, says, tool
-from antiphon.agents.calling import Returned
-from antiphon.agents.loop import Said
-from antiphon.agents.messages import Answered, Call
-from antiphon.agents.scene import Manner
-from tests.agents.plays import ALONE, THERE, Play, play
+from antiphon.agents.call_results import Call, ToolResult
+from antiphon.agents.loop import TurnResult
+from antiphon.agents.messages import Answered
+from antiphon.agents.team import HandoffRefusal
+from tests.agents.played_turn import Play, alone, play, there
 
 MODEL = ScriptedModel([])
 NAMES = ["look", "pay", "show", "pass_on", "quit"]
@@ -33,11 +33,11 @@ def asks(*names: str, text: str = "") -> Reply:
 TO_BILLING, TO_TAX, TO_LEGAL = (f"transfer_to_{name}" for name in ("billing", "tax", "legal"))
 HELP = "request_help"
 SUPPORT = agent("support", agent("billing", agent("tax")), agent("legal"))
-DONE = Returned("Finished: done.", finish=Finish("done"))
+DONE = ToolResult("Finished: done.", finish=Finish("done"))
 
 
-def handed(target: str) -> dict[str, Returned]:
-    return {"pass_on": Returned(f"Handed off to {target}.", handoff=Handoff(target, "why", "Over to you."))}
+def handed(target: str) -> dict[str, ToolResult]:
+    return {"pass_on": ToolResult(f"Handed off to {target}.", handoff=Handoff(target, "why", "Over to you."))}
 
 
 def told(played: Play) -> list[tuple[str, str, bool]]:
@@ -84,7 +84,9 @@ TRANSFERRED = (TO_BILLING, "Conversation transferred to billing.", False)
 def test_who_is_asked_next(replies: list[Reply], trace: list[str], path: tuple[str, ...]) -> None:
     played = play(SUPPORT, *replies, says("So."))
     assert played.trace == ["enter support", *trace]
-    assert played.said == Said("So.", tools=tuple(call.name for reply in replies for call in reply.calls), path=path)
+    assert played.said == TurnResult(
+        "So.", tools=tuple(call.name for reply in replies for call in reply.calls), path=path
+    )
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
@@ -93,7 +95,7 @@ def test_help_comes_from_the_one_right_above(depth: int) -> None:
     lead = agent(names[-1])
     for name in reversed(names[:-1]):
         lead = agent(name, lead)
-    played = play(lead, asks(HELP), says("So."), stored=tuple(names[1:]))
+    played = play(lead, asks(HELP), says("So."), last_active=tuple(names[1:]))
     assert played.trace == [
         f"enter a{depth}",
         f"ask a{depth}",
@@ -150,14 +152,14 @@ def test_positions_go_on_whoever_is_active() -> None:
         ),
         (
             [TO_BILLING, "pay"],
-            {"pay": Returned("No money.", failed=True)},
+            {"pay": ToolResult("No money.", failed=True)},
             [TRANSFERRED, ("pay", "No money.", True)],
             "billing",
         ),
         (["show", TO_BILLING], {}, [("show", "show done", False), TRANSFERRED], "billing"),
         (
             [TO_LEGAL, TO_BILLING],
-            {TO_LEGAL: Returned("The arguments do not fit.", failed=True)},
+            {TO_LEGAL: ToolResult("The arguments do not fit.", failed=True)},
             [(TO_LEGAL, "The arguments do not fit.", True), TRANSFERRED],
             "billing",
         ),
@@ -182,7 +184,7 @@ def test_positions_go_on_whoever_is_active() -> None:
     ],
 )
 def test_the_first_that_is_possible_wins_and_all_are_told(
-    names: list[str], results: dict[str, Returned], answers: list[tuple[str, str, bool]], who: str
+    names: list[str], results: dict[str, ToolResult], answers: list[tuple[str, str, bool]], who: str
 ) -> None:
     played = play(SUPPORT, asks(*names), says("So."), results=results)
     assert told(played) == answers
@@ -193,24 +195,24 @@ def test_the_first_that_is_possible_wins_and_all_are_told(
 @pytest.mark.parametrize("names", [[TO_BILLING, "quit"], ["quit", TO_BILLING], ["quit", "show", TO_BILLING]])
 def test_to_finish_wins_over_a_handover(names: list[str]) -> None:
     played = play(SUPPORT, asks(*names, text="Bye."), results={"quit": DONE})
-    assert played.said == Said("Bye.", finish="done", tools=tuple(names))
+    assert played.said == TurnResult("Bye.", finish="done", tools=tuple(names))
 
 
 def test_what_a_sub_agent_finishes_is_finished_in_its_name() -> None:
     played = play(SUPPORT, asks(TO_BILLING), asks("quit"), results={"quit": DONE})
-    assert played.said == Said("done", finish="done", tools=(TO_BILLING, "quit"), path=("billing",))
+    assert played.said == TurnResult("done", finish="done", tools=(TO_BILLING, "quit"), path=("billing",))
 
 
 def test_a_direct_result_of_a_sub_agent_is_the_answer() -> None:
     played = play(SUPPORT, asks(TO_BILLING), asks("show"))
-    assert played.said == Said("show done", tools=(TO_BILLING, "show"), path=("billing",))
+    assert played.said == TurnResult("show done", tools=(TO_BILLING, "show"), path=("billing",))
 
 
 # What a user's tool hands over to
 
 
 @pytest.mark.parametrize(
-    ("stored", "target", "path"),
+    ("last_active", "target", "path"),
     [
         ((), "billing", ("billing",)),
         ((), "legal", ("legal",)),
@@ -221,40 +223,42 @@ def test_a_direct_result_of_a_sub_agent_is_the_answer() -> None:
         (("billing", "tax"), "support", ()),
     ],
 )
-@pytest.mark.parametrize("manner", [ALONE, THERE])
+@pytest.mark.parametrize("refusal", [alone, there])
 def test_a_handoff_to_somebody_right_below_or_anybody_above_stays_in_the_turn(
-    stored: tuple[str, ...], target: str, path: tuple[str, ...], manner: Manner
+    last_active: tuple[str, ...], target: str, path: tuple[str, ...], refusal: HandoffRefusal
 ) -> None:
-    played = play(SUPPORT, asks("pass_on"), says("So."), results=handed(target), stored=stored, manner=manner)
+    played = play(
+        SUPPORT, asks("pass_on"), says("So."), results=handed(target), last_active=last_active, refusal=refusal
+    )
     assert played.trace[-2:] == [f"enter {target}", f"ask {target}"]
     assert told(played) == [("pass_on", f"Handed off to {target}.", False)]
-    assert played.said == Said("So.", tools=("pass_on",), path=path)
+    assert played.said == TurnResult("So.", tools=("pass_on",), path=path)
 
 
 @pytest.mark.parametrize(
-    ("stored", "target"),
+    ("last_active", "target"),
     [((), "tax"), ((), "nobody"), (("billing",), "legal"), (("billing", "tax"), "legal")],
 )
-def test_a_handoff_to_anybody_else_leaves_the_team_or_is_refused(stored: tuple[str, ...], target: str) -> None:
-    gone = play(SUPPORT, asks("pass_on"), results=handed(target), stored=stored, manner=THERE)
-    assert gone.said == Said(
-        "Over to you.", handoff=Handoff(target, "why", "Over to you."), tools=("pass_on",), path=stored
+def test_a_handoff_to_anybody_else_leaves_the_team_or_is_refused(last_active: tuple[str, ...], target: str) -> None:
+    gone = play(SUPPORT, asks("pass_on"), results=handed(target), last_active=last_active, refusal=there)
+    assert gone.said == TurnResult(
+        "Over to you.", handoff=Handoff(target, "why", "Over to you."), tools=("pass_on",), path=last_active
     )
-    kept = play(SUPPORT, asks("pass_on"), says("So."), results=handed(target), stored=stored)
+    kept = play(SUPPORT, asks("pass_on"), says("So."), results=handed(target), last_active=last_active)
     assert told(kept) == [("pass_on", f"Nobody called {target} is here.", True)]
-    assert kept.said == Said("So.", tools=("pass_on",), path=stored)
+    assert kept.said == TurnResult("So.", tools=("pass_on",), path=last_active)
 
 
 def test_a_handoff_in_another_case_goes_to_the_channel_first_then_to_the_team() -> None:
-    gone = play(SUPPORT, asks("pass_on"), results=handed("Billing"), manner=THERE)
+    gone = play(SUPPORT, asks("pass_on"), results=handed("Billing"), refusal=there)
     assert (gone.said.handoff, gone.said.path) == (Handoff("Billing", "why", "Over to you."), ())
     kept = play(SUPPORT, asks("pass_on"), says("So."), results=handed("Billing"))
-    assert kept.said == Said("So.", tools=("pass_on",), path=("billing",))
+    assert kept.said == TurnResult("So.", tools=("pass_on",), path=("billing",))
 
 
 def test_a_turn_that_is_given_away_need_not_have_the_shape_that_is_wanted() -> None:
     lead = agent("support", agent("billing"), output=int)
-    given = play(lead, asks("pass_on"), results=handed("carol"), manner=THERE).said
+    given = play(lead, asks("pass_on"), results=handed("carol"), refusal=there).said
     assert (given.text, given.stopped) == ("Over to you.", None)
     finished = play(lead, asks("quit"), results={"quit": DONE}).said
     assert (finished.text, finished.stopped) == ("done", "invalid_output")
@@ -262,7 +266,7 @@ def test_a_turn_that_is_given_away_need_not_have_the_shape_that_is_wanted() -> N
 
 
 def test_somebody_who_is_not_there_cannot_be_turned_to() -> None:
-    strange = {"pass_on": Returned("Over.", transfer="nobody")}
+    strange = {"pass_on": ToolResult("Over.", transfer="nobody")}
     assert told(play(SUPPORT, asks("pass_on"), says("So."), results=strange)) == [
         ("pass_on", "There is no nobody to turn to.", True)
     ]
@@ -288,23 +292,23 @@ def test_only_so_many_handovers_in_one_turn(most: int) -> None:
     names = tuple(HELP if place % 2 else TO_BILLING for place in range(most + 2))
 
     kept = play(lead, *passing(most), says("So."))
-    assert kept.said == Said("So.", tools=names[:most], path=last)
+    assert kept.said == TurnResult("So.", tools=names[:most], path=last)
 
     refused = play(lead, *passing(most + 1), says("So."))
     assert told(refused)[-1] == (names[most], enough(most), True)
     assert [failed for *_, failed in told(refused)] == [False] * most + [True]
-    assert refused.said == Said("So.", tools=names[: most + 1], path=last)
+    assert refused.said == TurnResult("So.", tools=names[: most + 1], path=last)
 
     insists = [*passing(most + 1), asks(names[most], text="Again.")]
     stopped = play(lead, *insists)
-    assert stopped.said == Said("Again.", "max_handoffs", tools=(*names[: most + 1], names[most]), path=last)
+    assert stopped.said == TurnResult("Again.", "max_handoffs", tools=(*names[: most + 1], names[most]), path=last)
     assert len(stopped.requests) == most + 2
 
 
 def test_who_was_refused_may_do_something_else_before_it_insists() -> None:
     lead = agent("support", agent("billing"), limits=Limits(handoffs=0))
     played = play(lead, asks(TO_BILLING, text="One."), asks("look"), asks(TO_BILLING, "look"))
-    assert played.said == Said("One.", "max_handoffs", tools=(TO_BILLING, "look", TO_BILLING, "look"))
+    assert played.said == TurnResult("One.", "max_handoffs", tools=(TO_BILLING, "look", TO_BILLING, "look"))
     assert play(lead, asks(TO_BILLING), asks("show", TO_BILLING)).said.stopped == "max_handoffs"
     finished = play(lead, asks(TO_BILLING), asks("quit", TO_BILLING), results={"quit": DONE}).said
     assert (finished.finish, finished.stopped) == ("done", None)
@@ -319,14 +323,14 @@ def test_several_that_are_refused_at_once_are_one_refusal() -> None:
 
 def test_who_may_hand_over_no_more_can_still_leave_the_team() -> None:
     lead = agent("support", agent("billing"), limits=Limits(handoffs=0))
-    played = play(lead, asks(TO_BILLING, "pass_on"), results=handed("carol"), manner=THERE)
+    played = play(lead, asks(TO_BILLING, "pass_on"), results=handed("carol"), refusal=there)
     assert played.said.handoff == Handoff("carol", "why", "Over to you.")
 
 
 def test_routing_is_no_handover() -> None:
     lead = agent("support", agent("billing"), limits=Limits(handoffs=0))
-    assert play(lead, says("So."), heard="@billing hi").said == Said("So.", path=("billing",))
-    assert play(lead, says("So."), stored=("billing",)).said == Said("So.", path=("billing",))
+    assert play(lead, says("So."), heard="@billing hi").said == TurnResult("So.", path=("billing",))
+    assert play(lead, says("So."), last_active=("billing",)).said == TurnResult("So.", path=("billing",))
 
 
 def test_an_intent_that_hands_over_is_a_handover_too() -> None:
@@ -419,7 +423,7 @@ def test_whoever_is_asked_is_where_the_handovers_lead(moves: list[str], depth: i
         else:
             replies.append(asks("look"))
         expected.append(names[at])
-    played = play(lead, *replies, says("So."), stored=tuple(names[1 : depth + 1]))
+    played = play(lead, *replies, says("So."), last_active=tuple(names[1 : depth + 1]))
     assert [word.removeprefix("ask ") for word in played.trace if word.startswith("ask ")] == expected
     assert played.said.path == tuple(names[1 : at + 1])
     assert [len(request.exchange) for request in played.requests] == [2 * place for place in range(len(expected))]

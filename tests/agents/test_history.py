@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Envelope, Message
-from antiphon.agents.history import START, History
-from tests.core.cases import acked, assigned, closed, created, fact, log_of, opened, packed, said, written
+from antiphon.agents.history import EMPTY_HISTORY_DIGEST, History
+from tests.support.envelopes import acked, assigned, closed, created, fact, log_of, opened, packed, said, written
 
 BEGUN = (created("alice", "ada:agent", ordered=False), acked("ada"), opened())
 """Three facts: the first that follows is `e4`."""
@@ -28,7 +28,7 @@ def read(*facts: Envelope, reader: str = "ada", named: bool = False) -> History:
 
 
 def texts(history: History, sequence: int = 1000) -> list[str]:
-    return [message.text for message in history.until(sequence)[0]]
+    return [message.text for message in history.messages_before(sequence)[0]]
 
 
 def user(text: str) -> Message:
@@ -41,7 +41,7 @@ def assistant(text: str) -> Message:
 
 def test_what_was_said_is_shown_in_order_and_with_its_role() -> None:
     history = read(said("alice", "one"), because("e4", packed("ada", "two")), said("alice", "three"))
-    assert history.until(1000)[0] == [user("one"), assistant("two"), user("three")]
+    assert history.messages_before(1000)[0] == [user("one"), assistant("two"), user("three")]
     assert history.cursor == 6
 
 
@@ -108,10 +108,10 @@ def test_what_people_said_to_an_agent_is_shown_as_it_is_meant(people: Container[
         said("alice", "@bill Bill?"),
         because("e4", said("ada", "@tax a1")),
     )
-    messages, digest = history.until(1000, people=people, meant=lambda text: text.partition(" ")[2])
+    messages, digest = history.messages_before(1000, people=people, meant=lambda text: text.partition(" ")[2])
     assert [message.text for message in messages] == expected
-    assert digest == history.until(1000)[1]
-    assert history.until(4, people={"alice"}, meant=str.upper)[0][0].text == "@TAX TAX?"
+    assert digest == history.messages_before(1000)[1]
+    assert history.messages_before(4, people={"alice"}, meant=str.upper)[0][0].text == "@TAX TAX?"
 
 
 def test_what_was_read_once_is_not_read_again() -> None:
@@ -123,9 +123,9 @@ def test_what_was_read_once_is_not_read_again() -> None:
         heard.append(text)
         return text.partition(" ")[2]
 
-    first = history.until(1000, people={"alice"}, meant=meant)[0]
+    first = history.messages_before(1000, people={"alice"}, meant=meant)[0]
     history.extend(log_of(*BEGUN, said("alice", "@tax Tax?"), said("alice", "two"), said("alice", "@bill Bill?"))[5:])
-    second = history.until(1000, people={"alice"}, meant=meant)[0]
+    second = history.messages_before(1000, people={"alice"}, meant=meant)[0]
     assert second[0] is first[0]
     assert [message.text for message in second] == ["Tax?", "two", "Bill?"]
     assert heard == ["@tax Tax?", "@bill Bill?"]
@@ -134,9 +134,9 @@ def test_what_was_read_once_is_not_read_again() -> None:
 
 def test_a_second_attempt_is_shown_the_same() -> None:
     facts = (said("alice", "one"), because("e4", assigned("ada")))
-    first = read(*facts).until(5)
+    first = read(*facts).messages_before(5)
     meanwhile = (said("alice", "two"), because("e6", assigned("ada")), said("alice", "three"))
-    assert read(*facts, *meanwhile).until(5) == first
+    assert read(*facts, *meanwhile).messages_before(5) == first
 
 
 def test_what_is_said_to_others_is_not_shown() -> None:
@@ -159,19 +159,19 @@ def test_an_answer_to_what_was_not_shown_stands_where_it_was_given() -> None:
 def test_only_what_was_said_is_shown() -> None:
     noise = (assigned("ada"), written("alice", {"a": 1}), fact("alice", "myapp.thing", {"text": "no"}), closed())
     history = read(*noise)
-    assert history.until(1000) == ([], START.hex())
+    assert history.messages_before(1000) == ([], EMPTY_HISTORY_DIGEST.hex())
     assert history.cursor == 7
 
 
 def test_names_stand_before_what_others_said() -> None:
     facts = (said("alice", "one"), because("e4", said("ada", "a1")))
-    assert read(*facts, named=True).until(9)[0] == [user("alice: one"), assistant("a1")]
-    assert read(*facts, named=False).until(9)[0] == [user("one"), assistant("a1")]
+    assert read(*facts, named=True).messages_before(9)[0] == [user("alice: one"), assistant("a1")]
+    assert read(*facts, named=False).messages_before(9)[0] == [user("one"), assistant("a1")]
 
 
 def test_what_is_given_is_a_copy() -> None:
     history = read(said("alice", "one"))
-    history.until(9)[0].clear()
+    history.messages_before(9)[0].clear()
     assert texts(history) == ["one"]
 
 
@@ -194,26 +194,26 @@ ONE = (said("alice", "one"), because("e4", said("ada", "a1")), said("alice", "tw
     ],
 )
 def test_different_histories_have_different_digests(facts: tuple[Envelope, ...]) -> None:
-    assert read(*facts).until(1000)[1] != read(*ONE).until(1000)[1]
+    assert read(*facts).messages_before(1000)[1] != read(*ONE).messages_before(1000)[1]
 
 
 def test_a_digest_is_of_what_is_shown_and_nothing_else() -> None:
-    digest = read(*ONE).until(6)[1]
-    assert read(*ONE).until(6)[1] == digest
-    assert read(*ONE, said("alice", "three")).until(6)[1] == digest
-    assert read(*ONE, said("alice", "three")).until(7)[1] != digest
-    assert read(*ONE[:2], fact("alice", "myapp.thing"), ONE[2]).until(7)[1] == digest
-    assert read(*ONE, named=True).until(6)[1] != digest
+    digest = read(*ONE).messages_before(6)[1]
+    assert read(*ONE).messages_before(6)[1] == digest
+    assert read(*ONE, said("alice", "three")).messages_before(6)[1] == digest
+    assert read(*ONE, said("alice", "three")).messages_before(7)[1] != digest
+    assert read(*ONE[:2], fact("alice", "myapp.thing"), ONE[2]).messages_before(7)[1] == digest
+    assert read(*ONE, named=True).messages_before(6)[1] != digest
     late = (ONE[0], ONE[2], ONE[1])
-    assert read(*late).until(5)[1] == digest
+    assert read(*late).messages_before(5)[1] == digest
 
 
 def test_an_answer_that_comes_late_changes_what_stands_after_it() -> None:
     history = read(said("alice", "one"), said("alice", "two"))
-    before = [history.until(place)[1] for place in (3, 4, 5)]
+    before = [history.messages_before(place)[1] for place in (3, 4, 5)]
     late = log_of(*BEGUN, said("alice", "one"), said("alice", "two"), because("e4", said("ada", "a1")))
     history.extend(late[5:])
-    after = [history.until(place)[1] for place in (3, 4, 5)]
+    after = [history.messages_before(place)[1] for place in (3, 4, 5)]
     assert before[0] == after[0]
     assert before[1] != after[1]
     assert before[2] != after[2]
@@ -246,13 +246,31 @@ def test_a_history_is_the_same_in_one_go_and_in_pieces(log: list[Envelope], cuts
     whole.extend(log)
     assert pieces.cursor == whole.cursor == log[-1].sequence
     for sequence in range(len(log) + 1):
-        assert pieces.until(sequence) == whole.until(sequence)
+        assert pieces.messages_before(sequence) == whole.messages_before(sequence)
 
 
 @given(logs, logs)
 def test_digests_are_equal_where_messages_are(one: list[Envelope], other: list[Envelope]) -> None:
     first, second = in_pieces(one, [], named=False), in_pieces(other, [], named=False)
     for sequence in range(3, 16):
-        messages, digest = first.until(sequence)
-        others, another = second.until(sequence)
+        messages, digest = first.messages_before(sequence)
+        others, another = second.messages_before(sequence)
         assert (messages == others) == (digest == another)
+
+
+SPOKEN = st.tuples(st.sampled_from(["alice", "ada", "bob"]), st.integers(3, 12))
+
+
+@given(st.lists(SPOKEN, max_size=10), st.lists(st.integers(3, 14), max_size=4))
+def test_own_answers_that_are_added_ahead_leave_the_history_as_it_is_in_order(
+    spoken: list[tuple[str, int]], turns: list[int]
+) -> None:
+    """A turn is shown the same by a history read up to it, with one's own answers, as by one read to the end."""
+    facts = [because(f"e{cause}", said(who, f"{number}")) for number, (who, cause) in enumerate(spoken)]
+    log, ahead, whole = log_of(*BEGUN, *facts), History("ada", named=True), read(*facts, named=True)
+    for place in (*sorted(turns), 1000):
+        ahead.extend([each for each in log if ahead.cursor < each.sequence <= place])
+        ahead.cursor = max(ahead.cursor, place)
+        ahead.add_ahead([each for each in log if each.sequence > place and each.sender_id == "ada"])
+        assert ahead.messages_before(place) == whole.messages_before(place)
+    assert ahead.size == whole.size

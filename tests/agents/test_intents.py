@@ -21,12 +21,12 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.agents.calling import Returned
-from antiphon.agents.intents import call_of, matching, plain_words
-from antiphon.agents.loop import Said
-from antiphon.agents.messages import Answered, Asked, Call
+from antiphon.agents.call_results import Call, ToolResult
+from antiphon.agents.intents import call_of_intent, find_intent, normalize_phrase
+from antiphon.agents.loop import TurnResult
+from antiphon.agents.messages import Answered, Asked
 from antiphon.testing import ManualClock
-from tests.agents.plays import play
+from tests.agents.played_turn import play
 
 MODEL = ScriptedModel([])
 
@@ -99,10 +99,10 @@ def test_arguments_that_change_later_change_nothing() -> None:
     args = {"city": "Rome", "more": ["x"]}
     intent = Intent("weather", tool="weather", args=args)
     args["city"] = "Paris"
-    call = call_of(intent)
+    call = call_of_intent(intent)
     call.args["more"].append("y")  # type: ignore[attr-defined]
-    assert call_of(intent) == Call("weather", {"city": "Rome", "more": ["x"]}, "intent")
-    assert call_of(Intent("bill", agent="billing")) == Call("transfer_to_billing", {}, "intent")
+    assert call_of_intent(intent) == Call("weather", {"city": "Rome", "more": ["x"]}, "intent")
+    assert call_of_intent(Intent("bill", agent="billing")) == Call("transfer_to_billing", {}, "intent")
 
 
 def agent(*intents: object, **options: object) -> Agent:
@@ -191,7 +191,7 @@ def test_agents_with_intents_are_values() -> None:
     ],
 )
 def test_a_text_as_its_words(text: str, words: str) -> None:
-    assert plain_words(text) == words
+    assert normalize_phrase(text) == words
 
 
 PLAIN = Intent("Opening hours?", answer="9 to 5.")
@@ -218,29 +218,29 @@ ANYWHERE = Intent("opening hours", answer="9 to 5.", anywhere=True)
     ],
 )
 def test_what_says_a_phrase(text: str, plain: bool, anywhere: bool) -> None:
-    assert matching([PLAIN], text) == (PLAIN if plain else None)
-    assert matching([ANYWHERE], text) == (ANYWHERE if anywhere else None)
+    assert find_intent([PLAIN], text) == (PLAIN if plain else None)
+    assert find_intent([ANYWHERE], text) == (ANYWHERE if anywhere else None)
 
 
 def test_the_first_that_matches_counts() -> None:
     other = Intent("opening hours", answer="Never.")
-    assert matching([PLAIN, other], "opening hours") is PLAIN
-    assert matching([other, ANYWHERE], "opening hours") is other
-    assert matching([other, ANYWHERE], "your opening hours") is ANYWHERE
-    assert matching([], "opening hours") is None
+    assert find_intent([PLAIN, other], "opening hours") is PLAIN
+    assert find_intent([other, ANYWHERE], "opening hours") is other
+    assert find_intent([other, ANYWHERE], "your opening hours") is ANYWHERE
+    assert find_intent([], "opening hours") is None
 
 
 @given(st.text(min_size=1, max_size=20), st.sampled_from([" ", "\n", "!", "? "]), st.text(max_size=8))
 def test_a_phrase_is_matched_however_it_is_wrapped(phrase: str, mark: str, other: str) -> None:
-    if not plain_words(phrase):
+    if not normalize_phrase(phrase):
         return
     plain, anywhere = Intent(phrase, answer="x"), Intent(phrase, answer="x", anywhere=True)
     for said in (phrase, phrase.upper().casefold(), f"{mark}{phrase}{mark}"):
-        if plain_words(said) == plain_words(phrase):
-            assert matching([plain], said) is plain
-            assert matching([anywhere], f"other {said} other") is anywhere
-    if matching([plain], other) is not None:
-        assert matching([anywhere], other) is anywhere
+        if normalize_phrase(said) == normalize_phrase(phrase):
+            assert find_intent([plain], said) is plain
+            assert find_intent([anywhere], f"other {said} other") is anywhere
+    if find_intent([plain], other) is not None:
+        assert find_intent([anywhere], other) is anywhere
 
 
 # What it leads to
@@ -255,23 +255,23 @@ LED = agent(SUN, OPEN, BILL, HI)
 @pytest.mark.parametrize(
     ("heard", "replies", "trace", "said"),
     [
-        ("Hi!", [], [], Said("Hello.")),
-        ("@ann hi", [], [], Said("Hello.")),
-        ("@lead\nHi.", [], [], Said("Hello.")),
-        ("open", [], ["hours"], Said("hours done", tools=("hours",))),
-        ("sun", [says("It rains.")], ["weather", "ask ann"], Said("It rains.", tools=("weather",))),
+        ("Hi!", [], [], TurnResult("Hello.")),
+        ("@ann hi", [], [], TurnResult("Hello.")),
+        ("@lead\nHi.", [], [], TurnResult("Hello.")),
+        ("open", [], ["hours"], TurnResult("hours done", tools=("hours",))),
+        ("sun", [says("It rains.")], ["weather", "ask ann"], TurnResult("It rains.", tools=("weather",))),
         (
             "bill",
             [says("Mine.")],
             ["transfer_to_billing", "enter billing", "ask billing"],
-            Said("Mine.", tools=("transfer_to_billing",), path=("billing",)),
+            TurnResult("Mine.", tools=("transfer_to_billing",), path=("billing",)),
         ),
-        ("hi there", [says("So.")], ["ask ann"], Said("So.")),
-        ("@nobody hi", [says("So.")], ["ask ann"], Said("So.")),
-        (None, [says("So.")], ["ask ann"], Said("So.")),
+        ("hi there", [says("So.")], ["ask ann"], TurnResult("So.")),
+        ("@nobody hi", [says("So.")], ["ask ann"], TurnResult("So.")),
+        (None, [says("So.")], ["ask ann"], TurnResult("So.")),
     ],
 )
-def test_what_a_phrase_leads_to(heard: str | None, replies: list[object], trace: list[str], said: Said) -> None:
+def test_what_a_phrase_leads_to(heard: str | None, replies: list[object], trace: list[str], said: TurnResult) -> None:
     played = play(LED, *replies, heard=heard)  # type: ignore[arg-type]
     assert played.trace == ["enter ann", *trace]
     assert played.said == said
@@ -281,9 +281,9 @@ def test_the_model_is_shown_what_was_called_in_its_name() -> None:
     played = play(LED, says("It rains."), heard="sun")
     call = Call("weather", {"city": "Rome"}, "intent")
     assert played.requests[0].exchange == (Asked("", (call,)), Answered(call, "weather done"))
-    failed = play(LED, says("Sorry."), heard="open", results={"hours": Returned("Closed.", failed=True)})
+    failed = play(LED, says("Sorry."), heard="open", results={"hours": ToolResult("Closed.", failed=True)})
     assert failed.requests[0].exchange[1] == Answered(Call("hours", {}, "intent"), "Closed.", True)
-    assert failed.said == Said("Sorry.")
+    assert failed.said == TurnResult("Sorry.")
 
 
 def test_a_phrase_counts_once() -> None:
@@ -295,20 +295,20 @@ def test_a_phrase_counts_once() -> None:
 def test_a_phrase_is_for_whoever_is_asked() -> None:
     below = Agent("billing", MODEL, intents=[Intent("hi", answer="Bill here."), Intent("bill", answer="Paid.")])
     lead = Agent("ann", MODEL, agents=[below], intents=[HI, BILL])
-    assert play(lead, heard="hi").said == Said("Hello.")
-    assert play(lead, heard="hi", stored=("billing",)).said == Said("Bill here.", path=("billing",))
-    assert play(lead, heard="@billing hi").said == Said("Bill here.", path=("billing",))
+    assert play(lead, heard="hi").said == TurnResult("Hello.")
+    assert play(lead, heard="hi", last_active=("billing",)).said == TurnResult("Bill here.", path=("billing",))
+    assert play(lead, heard="@billing hi").said == TurnResult("Bill here.", path=("billing",))
     handed = play(lead, says("So."), heard="bill")
-    assert handed.said == Said("So.", tools=("transfer_to_billing",), path=("billing",))
+    assert handed.said == TurnResult("So.", tools=("transfer_to_billing",), path=("billing",))
 
 
 def test_help_is_asked_for_by_a_phrase_where_there_is_somebody_to_ask() -> None:
     stuck = Intent("help", tool="request_help", args={"reason": "They ask for you."})
     below = Agent("billing", MODEL, intents=[stuck])
     lead = Agent("ann", MODEL, agents=[below])
-    played = play(lead, says("So."), heard="Help!", stored=("billing",))
+    played = play(lead, says("So."), heard="Help!", last_active=("billing",))
     assert played.trace == ["enter billing", "request_help", "enter ann", "ask ann"]
-    assert played.said == Said("So.", tools=("request_help",))
+    assert played.said == TurnResult("So.", tools=("request_help",))
     assert play(below, says("So."), heard="Help!").trace == ["enter billing", "ask billing"]
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import EV_TEXT, Agent, Hub, Participant, ScriptedModel
-from antiphon.agents.mentions import mentioned
-from antiphon.core.ids import NAME
+from antiphon.agents.team import mentioned_name
+from antiphon.core.envelope import NAME_PATTERN
 from antiphon.testing import ManualClock
-from tests.hub.gates import turns
+from tests.support.waiting import let_others_run
 
 MENTIONS = [
     ("@billing", "billing"),
@@ -137,12 +137,12 @@ LIKE = {
 
 @pytest.mark.parametrize(("text", "name"), MENTIONS, ids=lambda value: ascii(value)[:40])
 def test_what_is_a_mention(text: str, name: str) -> None:
-    assert mentioned(text) == name
+    assert mentioned_name(text) == name
 
 
 @pytest.mark.parametrize("text", LIKE.values(), ids=LIKE.keys())
 def test_what_only_looks_like_one(text: str) -> None:
-    assert mentioned(text) is None
+    assert mentioned_name(text) is None
 
 
 def test_there_are_enough_of_them_and_none_twice() -> None:
@@ -156,32 +156,32 @@ TEAM = Agent("support", ScriptedModel([]), agents=[Agent(name, ScriptedModel([])
 @pytest.mark.parametrize("text", LIKE.values(), ids=LIKE.keys())
 def test_what_only_looks_like_one_leads_nowhere(text: str) -> None:
     assert TEAM.route(text, ("legal",)) == ("support", "legal")
-    assert TEAM.meant(text) == text
+    assert TEAM.without_mention(text) == text
 
 
 @given(st.text(max_size=12))
 def test_whoever_is_mentioned_is_written_out_at_the_beginning(text: str) -> None:
     for heard in (text, f"@{text}", f"@billing{text}"):
-        name = mentioned(heard)
+        name = mentioned_name(heard)
         if name is not None:
             assert heard[: len(name) + 1].lower() == f"@{name}"
-            assert NAME.match(name)
+            assert NAME_PATTERN.match(name)
             assert name.isascii()
             assert heard[len(name) + 1 :][:1] in ("", " ", "\t", "\r", "\n")
 
 
-@given(st.from_regex(NAME, fullmatch=True), st.sampled_from(["", " ", "\n", "\t x", "\r\nx"]))
+@given(st.from_regex(NAME_PATTERN, fullmatch=True), st.sampled_from(["", " ", "\n", "\t x", "\r\nx"]))
 def test_every_name_can_be_mentioned_in_any_case(name: str, behind: str) -> None:
     for said in (name, name.lower(), name.upper(), name.swapcase()):
-        assert mentioned(f"@{said}{behind}") == name.lower()
+        assert mentioned_name(f"@{said}{behind}") == name.lower()
 
 
 @given(st.characters(min_codepoint=128), st.integers(0, 7))
 def test_no_letter_beyond_ascii_is_part_of_a_mention(letter: str, place: int) -> None:
     name = "billing"
-    assert mentioned(f"@{name[:place]}{letter}{name[place:]} hello") is None
-    assert mentioned(f"{letter}@{name} hello") is None
-    assert mentioned(f"@{letter} hello") is None
+    assert mentioned_name(f"@{name[:place]}{letter}{name[place:]} hello") is None
+    assert mentioned_name(f"{letter}@{name} hello") is None
+    assert mentioned_name(f"@{letter} hello") is None
 
 
 async def said_to(hub: Hub, who: Participant, text: str) -> object:
@@ -190,7 +190,7 @@ async def said_to(hub: Hub, who: Participant, text: str) -> object:
     await channel.send(text)
     async with asyncio.timeout(5):
         while len(texts := [each for each in await hub.log(channel.channel_id) if each.event_type == EV_TEXT]) < 2:
-            await turns(1)
+            await let_others_run(1)
     return texts[1].event_data
 
 

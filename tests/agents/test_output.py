@@ -19,7 +19,7 @@ import pydantic.dataclasses
 import pytest
 
 from antiphon import UsageError
-from antiphon.agents.output import Output, output_of
+from antiphon.agents.output_spec import OutputSpec, output_spec_of
 
 LIBRARIES = ["jsonschema_rs", "jsonschema"]
 BEGINNING = "The answer is not what was asked for: "
@@ -143,7 +143,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     ids=str,
 )
 def test_a_type_and_an_answer_that_fits(wanted: object, text: str, value: object) -> None:
-    output = output_of(wanted, "clerk")
+    output = output_spec_of(wanted, "clerk")
     assert output.complaint(text) is None
     assert output.read(text) == value
     assert type(output.read(text)) is type(value)
@@ -153,7 +153,7 @@ def test_a_type_and_an_answer_that_fits(wanted: object, text: str, value: object
     "text", ['{"name": "a"}', '{"name": "", "points": []}', '{"points": [{"x": 9, "y": null}], "name": "\u00e9"}']
 )
 def test_a_schema_and_an_answer_that_fits(library: str, text: str) -> None:
-    output = output_of(POINTS, "clerk")
+    output = output_spec_of(POINTS, "clerk")
     assert output.complaint(text) is None
     assert output.read(text) == msgspec.json.decode(text)
 
@@ -175,7 +175,7 @@ FENCED = [
 @pytest.mark.parametrize("wanted", [Invoice, Point, {"required": ["x"]}], ids=["pydantic", "msgspec", "schema"])
 def test_what_may_stand_around_an_answer(wanted: object, around: str) -> None:
     inner = '{"x": 1, "customer": "```json"}'
-    output = output_of(wanted, "clerk")
+    output = output_spec_of(wanted, "clerk")
     assert output.complaint(around.replace("{}", inner)) is None
     assert output.read(around.replace("{}", inner)) == output.read(inner)
 
@@ -202,10 +202,10 @@ def test_what_may_stand_around_an_answer(wanted: object, around: str) -> None:
 )
 @pytest.mark.parametrize("wanted", [Invoice, Point, {"required": ["x"]}], ids=["pydantic", "msgspec", "schema"])
 def test_what_is_no_json(wanted: object, text: str) -> None:
-    refused(output_of(wanted, "clerk"), text)
+    refused(output_spec_of(wanted, "clerk"), text)
 
 
-def refused(output: Output, text: str) -> str:
+def refused(output: OutputSpec, text: str) -> str:
     """What the model is told of this answer, without what it is always told."""
     complaint = output.complaint(text)
     assert complaint is not None
@@ -257,11 +257,11 @@ def refused(output: Output, text: str) -> str:
     ids=str,
 )
 def test_a_type_and_an_answer_that_does_not_fit(wanted: object, text: str, complaint: str) -> None:
-    assert refused(output_of(wanted, "clerk"), text) == complaint.strip()
+    assert refused(output_spec_of(wanted, "clerk"), text) == complaint.strip()
 
 
 def test_a_check_that_raises_an_interrupt_is_a_complaint_too() -> None:
-    assert "KeyboardInterrupt" in refused(output_of(Invoice, "clerk"), '{"customer": "stop"}')
+    assert "KeyboardInterrupt" in refused(output_spec_of(Invoice, "clerk"), '{"customer": "stop"}')
 
 
 @pytest.mark.parametrize(
@@ -281,19 +281,19 @@ def test_a_check_that_raises_an_interrupt_is_a_complaint_too() -> None:
     ],
 )
 def test_a_schema_and_an_answer_that_does_not_fit(library: str, text: str, complaint: str) -> None:
-    assert refused(output_of(POINTS, "clerk"), text).replace('"', "'") == complaint
+    assert refused(output_spec_of(POINTS, "clerk"), text).replace('"', "'") == complaint
 
 
 def test_no_more_than_five_things_are_wrong_at_once(library: str) -> None:
     text = '{"lines": [' + ", ".join(['{"price": "a"}'] * 8) + "]}"
     for wanted in (Invoice, {"properties": {"lines": {"items": {"required": ["cost"]}}}, "required": ["customer"]}):
-        said = refused(output_of(wanted, "clerk"), text).split("; ")
+        said = refused(output_spec_of(wanted, "clerk"), text).split("; ")
         assert said[-1] == "and 4 more"
         assert len(said) == 6
 
 
 def test_a_long_complaint_keeps_its_beginning_and_its_end(library: str) -> None:
-    output = output_of({"items": {"type": "object", "properties": {"a": {"type": "integer"}}}}, "clerk")
+    output = output_spec_of({"items": {"type": "object", "properties": {"a": {"type": "integer"}}}}, "clerk")
     said = refused(output, '[{"a": "' + "long " * 1000 + '"}]')
     assert said.startswith("[0].a: ")
     assert "…" in said
@@ -302,7 +302,7 @@ def test_a_long_complaint_keeps_its_beginning_and_its_end(library: str) -> None:
 
 
 def test_what_no_store_takes_is_written_out() -> None:
-    assert refused(output_of(Point, "clerk"), '{"x": 13}') == "not \\x00 and \\udc80"
+    assert refused(output_spec_of(Point, "clerk"), '{"x": 13}') == "not \\x00 and \\udc80"
 
 
 # What the model is told
@@ -333,12 +333,12 @@ def test_what_no_store_takes_is_written_out() -> None:
     ids=str,
 )  # fmt: skip
 def test_the_schema(wanted: object, schema: dict[str, object]) -> None:
-    assert output_of(wanted, "clerk").schema == schema
+    assert output_spec_of(wanted, "clerk").schema == schema
 
 
 def test_a_schema_that_is_changed_later_changes_nothing(library: str) -> None:
     inner: dict[str, object] = {"type": "integer"}
-    output = output_of({"items": inner}, "clerk")
+    output = output_spec_of({"items": inner}, "clerk")
     inner["type"] = "string"
     assert output.schema == {"items": {"type": "integer"}}
     assert output.read("[1]") == [1]
@@ -371,7 +371,7 @@ ADVICE = "give a pydantic model, a msgspec.Struct, a dataclass, a TypedDict, a t
 )
 def test_a_type_that_makes_no_sense(wanted: object, why: str) -> None:
     with pytest.raises(UsageError) as caught:
-        output_of(wanted, "clerk")
+        output_spec_of(wanted, "clerk")
     assert str(caught.value).startswith("the output of agent 'clerk' is ")
     assert why in str(caught.value)
     assert str(caught.value).endswith(f"; {ADVICE}")
@@ -398,7 +398,7 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 )
 def test_a_schema_that_is_none(library: str, schema: dict[object, object], why: str) -> None:
     with pytest.raises(UsageError) as caught:
-        output_of(schema, "clerk")
+        output_spec_of(schema, "clerk")
     assert str(caught.value).startswith(f"the output of agent 'clerk' is {str(schema)[:80]}")
     assert why in str(caught.value).replace('"', "'")
     assert str(caught.value).endswith("; give a JSON schema that is valid and refers to nothing outside itself")
@@ -426,7 +426,7 @@ OUTSIDE = "https://example.com/other.json"
 )
 def test_what_is_outside_is_refused(library: str, schema: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=r"other\.json|hostname") as caught:
-        output_of(schema, "clerk")
+        output_spec_of(schema, "clerk")
     assert str(caught.value).endswith("; give a JSON schema that is valid and refers to nothing outside itself")
 
 
@@ -449,7 +449,7 @@ def test_nothing_is_fetched_though_it_could_be(library: str, tmp_path: Path) -> 
         try:
             for place in (f"http://127.0.0.1:{server.server_port}", tmp_path.as_uri()):
                 with pytest.raises(UsageError, match=r"other\.json"):
-                    output_of({"properties": {"a": {"$ref": f"{place}/other.json"}}}, "clerk")
+                    output_spec_of({"properties": {"a": {"$ref": f"{place}/other.json"}}}, "clerk")
         finally:
             server.shutdown()
             serving.join()
@@ -475,7 +475,7 @@ def test_nothing_is_fetched_though_it_could_be(library: str, tmp_path: Path) -> 
     ids=str,
 )
 def test_what_a_schema_may_refer_to(library: str, schema: dict[str, object], right: str, wrong: str) -> None:
-    output = output_of(schema, "clerk")
+    output = output_spec_of(schema, "clerk")
     assert output.complaint(right) is None
     refused(output, wrong)
 
@@ -486,19 +486,27 @@ def test_what_a_schema_may_refer_to(library: str, schema: dict[str, object], rig
 def test_the_version_of_a_schema(library: str, version: str | None, accepted: bool) -> None:
     """What comes first in a list is a matter of `prefixItems` since the version of 2020; before, it means nothing."""
     schema: dict[str, object] = {"prefixItems": [{"type": "integer"}]}
-    output = output_of(schema if version is None else {"$schema": version, **schema}, "clerk")
+    output = output_spec_of(schema if version is None else {"$schema": version, **schema}, "clerk")
     assert (output.complaint('["1"]') is None) == accepted
 
 
 def test_a_format_is_for_the_model_to_know(library: str) -> None:
     for version in ({}, {"$schema": DRAFT_7}):
-        assert output_of({**version, "type": "string", "format": "date"}, "clerk").complaint('"today"') is None
+        assert output_spec_of({**version, "type": "string", "format": "date"}, "clerk").complaint('"today"') is None
 
 
-def test_a_schema_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$dynamicRef": "#"},
+        {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+    ],
+)
+def test_a_schema_that_goes_round_in_circles(schema: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    with pytest.raises(UsageError, match="RecursionError"):
-        output_of({"$ref": "#"}, "clerk")
+    with pytest.raises(UsageError, match="RecursionError: a reference leads back to itself"):
+        output_spec_of(schema, "clerk")
 
 
 # What is installed
@@ -509,17 +517,17 @@ def test_nothing_to_check_a_schema_with(missing: tuple[str, str], monkeypatch: p
     for name in missing:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError) as caught:
-        output_of({"type": "object"}, "clerk")
+        output_spec_of({"type": "object"}, "clerk")
     assert str(caught.value).startswith("the output of agent 'clerk' is {'type': 'object'}, a JSON schema")
     assert 'pip install "antiphon[schema]"' in str(caught.value)
-    assert output_of(Point, "clerk").read('{"x": 1}') == Point(1)
+    assert output_spec_of(Point, "clerk").read('{"x": 1}') == Point(1)
 
 
 LOADED = """
 import sys
-from antiphon.agents.output import output_of
+from antiphon.agents.output_spec import output_spec_of
 for wanted in (list[int], {wanted}):
-    output_of(wanted, "clerk").read("[1]")
+    output_spec_of(wanted, "clerk").read("[1]")
 print(*sorted({{"jsonschema", "jsonschema_rs", "pydantic"}} & sys.modules.keys()))
 """
 

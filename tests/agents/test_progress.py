@@ -24,15 +24,17 @@ from antiphon import (
     calls,
     says,
 )
-from antiphon.agents.loop import Said
-from antiphon.agents.messages import Answered, Asked, Call
-from antiphon.agents.progress import YOURS, Changes, changed, changes_between
+from antiphon.agents.call_results import Call, StepChanges
+from antiphon.agents.loop import TurnResult
+from antiphon.agents.messages import Answered, Asked
+from antiphon.agents.progress import STEP_FIELDS, apply_changes, changes_between
 from antiphon.core.codec import as_type, plain_data
-from antiphon.core.events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_CALL_STARTED
+from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_CALL_STARTED
 from antiphon.core.views import Message
 from antiphon.testing import ManualClock
-from tests.agents.plays import HISTORY, play
-from tests.engines.crashes import Mind, crashes, so
+from tests.agents.played_turn import HISTORY, play
+from tests.support.crashing_hubs import Mind, crashes
+from tests.support.waiting import wait_until
 
 Function = Callable[[Progress], object]
 BEFORE = Progress(
@@ -78,7 +80,7 @@ def test_what_a_step_may_change_is_kept_and_comes_back(changes: dict[str, object
     after = BEFORE.replace(**changes)
     recorded = plain_data(changes_between(BEFORE, after))
     assert recorded == kept
-    again = changed(BEFORE, as_type(recorded, Changes))
+    again = apply_changes(BEFORE, as_type(recorded, StepChanges))
     assert msgspec.structs.replace(again, past="p") == after
     assert (again.past == "p") == ("history" not in kept)
 
@@ -87,17 +89,20 @@ def test_a_reply_may_be_given_as_a_model_gives_it() -> None:
     one, two = calls("look", {"at": 7}), calls("pay")
     assert BEFORE.replace(reply=[one, two]).reply == Reply("", (*one.calls, *two.calls))
     changes = changes_between(BEFORE, BEFORE.replace(reply=one))
-    assert changed(BEFORE, as_type(plain_data(changes), Changes)).reply == one
+    assert apply_changes(BEFORE, as_type(plain_data(changes), StepChanges)).reply == one
 
 
 def test_other_histories_have_other_digests() -> None:
     texts = ["Hi.", "Ho.", "Hi."]
-    one, two, three = (changed(BEFORE, Changes(history=[Message("user", text)])).past for text in texts)
+    one, two, three = (apply_changes(BEFORE, StepChanges(history=[Message("user", text)])).past for text in texts)
     assert one == three != two
-    assert changed(msgspec.structs.replace(BEFORE, past="q"), Changes(history=[Message("user", "Hi.")])).past != one
+    assert (
+        apply_changes(msgspec.structs.replace(BEFORE, past="q"), StepChanges(history=[Message("user", "Hi.")])).past
+        != one
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in Progress.__struct_fields__ if name not in YOURS] + ["sytem"])
+@pytest.mark.parametrize("name", [name for name in Progress.__struct_fields__ if name not in STEP_FIELDS] + ["sytem"])
 def test_what_a_step_may_not_change(name: str) -> None:
     with pytest.raises(UsageError) as refused:
         BEFORE.replace(**{name: None, "answer": "So."})
@@ -181,19 +186,19 @@ def test_steps_tell_each_other_something_in_notes() -> None:
 @pytest.mark.parametrize(
     ("reply", "answer", "output", "said"),
     [
-        (says(""), None, None, Said("", "empty_reply")),
-        (says(""), "Hm.", None, Said("Hm.")),
-        (says("So."), "", None, Said("")),
-        (says("7"), "x", int, Said("x", "invalid_output")),
-        (says("7"), "8", int, Said("8")),
-        (says("7"), None, int, Said("7")),
-        (Reply("So it", cut=True), None, None, Said("So it", "max_tokens")),
-        (Reply("So it", cut=True), "So it is.", None, Said("So it is.")),
-        (Reply("x", cut=True), "y", int, Said("y", "invalid_output")),
-        (Reply("x", cut=True), "8", int, Said("8")),
+        (says(""), None, None, TurnResult("", "empty_reply")),
+        (says(""), "Hm.", None, TurnResult("Hm.")),
+        (says("So."), "", None, TurnResult("")),
+        (says("7"), "x", int, TurnResult("x", "invalid_output")),
+        (says("7"), "8", int, TurnResult("8")),
+        (says("7"), None, int, TurnResult("7")),
+        (Reply("So it", cut=True), None, None, TurnResult("So it", "max_tokens")),
+        (Reply("So it", cut=True), "So it is.", None, TurnResult("So it is.")),
+        (Reply("x", cut=True), "y", int, TurnResult("y", "invalid_output")),
+        (Reply("x", cut=True), "8", int, TurnResult("8")),
     ],
 )
-def test_an_answer_is_judged_as_it_is_said(reply: Reply, answer: str | None, output: object, said: Said) -> None:
+def test_an_answer_is_judged_as_it_is_said(reply: Reply, answer: str | None, output: object, said: TurnResult) -> None:
     def puts_right(progress: Progress) -> Progress | None:
         return None if answer is None else progress.replace(answer=answer)
 
@@ -204,7 +209,7 @@ def test_an_answer_is_judged_as_it_is_said(reply: Reply, answer: str | None, out
 def test_what_stays_wrong_twice_can_still_be_put_right() -> None:
     agent = Agent("ann", ScriptedModel([]), patcher=after_model(lambda p: p.replace(answer="7") if p.answer else None))
     shaped = Agent("bob", ScriptedModel([]), patcher=agent.patcher, output=int)
-    assert play(shaped, says("x"), says("y")).said == Said("7")
+    assert play(shaped, says("x"), says("y")).said == TurnResult("7")
 
 
 # In a hub
@@ -353,7 +358,7 @@ async def test_a_step_is_run_again_after_a_crash_unless_it_waits_and_has_returne
         first, then = Mind(), Mind(says("Paid."))
         await place.next_hub(first, patcher=patcher)
         await place.open()
-        await so(lambda: first.thinks)
+        await wait_until(lambda: first.thinks)
         await place.next_hub(then, patcher=patcher)
         assert await place.answered() == ["Paid."]
         started = [entry.event_data["name"] for entry in await place.told("call.started")]
@@ -376,7 +381,7 @@ async def test_a_step_that_was_under_way_in_a_crash_is_run_again() -> None:
         mind = Mind()
         await place.next_hub(mind, patcher=before_model(waits))
         await place.open()
-        await so(lambda: runs == 1)
+        await wait_until(lambda: runs == 1)
         await place.next_hub(mind, patcher=before_model(waits))
         assert await place.answered() == ["Run 2."]
     assert mind.requests == []
@@ -392,7 +397,7 @@ async def test_a_turn_is_the_same_story_whatever_a_step_took_away() -> None:
     async with crashes() as place:
         await place.next_hub(first, patcher=after_model(sends_back))
         await place.open()
-        await so(lambda: len(first.requests) == 2)
+        await wait_until(lambda: len(first.requests) == 2)
         await place.next_hub(then, patcher=after_model(sends_back))
         assert await place.answered() == ["Yes."]
         started = [(entry.event_data["index"], entry.event_data["name"]) for entry in await place.told("call.started")]
@@ -436,7 +441,7 @@ async def test_a_turn_that_began_by_another_table_is_not_gone_on_with(
         first = Mind(calls("get_time_date"))
         await place.next_hub(first, patcher=patcher(before))
         await place.open()
-        await so(lambda: len(first.requests) > 1)
+        await wait_until(lambda: len(first.requests) > 1)
         await place.next_hub(Mind(says("Paid.")), patcher=patcher(now))
         [failed] = await place.until("turn.failed")
     assert (failed.event_data["reason"], failed.event_data["detail"]) == ("idempotency_conflict", what)

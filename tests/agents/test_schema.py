@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from antiphon import UsageError
-from antiphon.agents.docstring import read
+from antiphon.agents.signature import parse_docstring
 from antiphon.agents.tool import tool
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ SPHINX = """Pay money back.
 
 @pytest.mark.parametrize("docstring", [GOOGLE, SPHINX], ids=["google", "sphinx"])
 def test_a_docstring_describes_the_parameters(docstring: str) -> None:
-    doc = read(docstring)
+    doc = parse_docstring(docstring)
     assert doc.description == "Pay money back.\n\nOnly for orders that were paid."
     assert doc.parameters == {
         "order": "The order's number, thus: 2024-7.",
@@ -384,7 +384,7 @@ def test_a_docstring_describes_the_parameters(docstring: str) -> None:
     ],
 )
 def test_a_docstring_describes_the_function(docstring: str | None, description: str) -> None:
-    assert read(docstring).description == description
+    assert parse_docstring(docstring).description == description
 
 
 def test_a_description_reaches_its_parameter() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, ScriptedModel
-from antiphon.agents.output import output_of
-from antiphon.agents.schema_size import expanded_size, is_deeper
-from antiphon.agents.schema_work import CHECK_STEPS, CountedKeywords
-from antiphon.core.events import Json
+from antiphon.agents.output_spec import output_spec_of
+from antiphon.agents.schema_keywords import CHECK_STEPS, CountedKeywords
+from antiphon.agents.schema_validation import expanded_size, is_deeper
+from antiphon.core.envelope import Json
 
 INSTALLED = ["jsonschema", "jsonschema_rs", "both"]
 TOO_MUCH = f"checking it takes more than {CHECK_STEPS} steps"
@@ -52,7 +52,7 @@ def nested(depth: int, inmost: object) -> object:
 
 
 def fits(schema: Json, value: object) -> bool:
-    return output_of(schema, "bob").complaint(json.dumps(value)) is None
+    return output_spec_of(schema, "bob").complaint(json.dumps(value)) is None
 
 
 # Unique items
@@ -141,7 +141,7 @@ def test_with_both_libraries_a_recursive_schema_is_checked_within_the_budget(sch
 @pytest.mark.usefixtures("without_rust")
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_the_depth_of_a_value_that_a_recursive_schema_is_checked_with(schema: Json) -> None:
-    output = output_of(schema, "bob")
+    output = output_spec_of(schema, "bob")
     assert output.complaint(json.dumps(nested(64, 1))) is None
     assert "it is nested deeper than 64 levels" in str(output.complaint(json.dumps(nested(65, 1))))
     assert fits({"type": "object"}, nested(200, 1)), "a schema that ends goes no deeper than itself"
@@ -158,7 +158,7 @@ def test_what_would_take_too_many_steps_is_a_complaint_that_names_the_limit(
     """Every level doubles what is wrong."""
     if not rust:
         monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    output = output_of(TWICE, "bob")
+    output = output_spec_of(TWICE, "bob")
     assert TOO_MUCH in str(output.complaint(json.dumps(nested(40, 1))))
     assert "'x' is not of type" in str(output.complaint(json.dumps(nested(2, "x")))), "each answer has its own steps"
     assert output.complaint(json.dumps(nested(40, {}))) is None
@@ -188,7 +188,7 @@ async def test_the_model_reads_that_its_answer_takes_too_long_to_check() -> None
     ],
 )
 def test_other_work_that_counts(schema: Json, value: object) -> None:
-    assert TOO_MUCH in str(output_of(schema, "bob").complaint(json.dumps(value)))
+    assert TOO_MUCH in str(output_spec_of(schema, "bob").complaint(json.dumps(value)))
 
 
 @pytest.mark.usefixtures("installed")
@@ -205,7 +205,7 @@ def test_what_is_large_and_right_is_accepted() -> None:
 
 async def test_many_faults_are_not_all_collected() -> None:
     """jsonschema-rs would put them all together first: here a million."""
-    output = output_of({"items": {"allOf": [{"type": "string"}] * 1000}}, "bob")
+    output = output_spec_of({"items": {"allOf": [{"type": "string"}] * 1000}}, "bob")
     assert output.complaint(json.dumps([1] * 1000)) == (
         'The answer is not what was asked for: [0]: 1 is not of type "string". Give the whole JSON again, and it alone.'
     )

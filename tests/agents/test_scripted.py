@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import UsageError
-from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, Streams, Usage, calls, says
+from antiphon.agents.call_results import Call, Reply, Usage
+from antiphon.agents.messages import Answered, Asked, Request, StreamsReply, calls, says
 from antiphon.core.errors import ModelError
 from antiphon.core.views import Message
-from antiphon.models.scripted import PIECE, Counted, Entry, ScriptedModel
+from antiphon.models.scripted import STREAMED_PIECE, ScriptedModel, ScriptEntry, WordCounter
+from tests.support.stable_ids import stable_repr
 
 ASK = Request("Be kind.", [Message("user", "Hello, how are you?")])
 
 
-async def answers(script: Sequence[Entry], request: Request = ASK) -> list[Reply]:
+async def answers(script: Sequence[ScriptEntry], request: Request = ASK) -> list[Reply]:
     model = ScriptedModel(script)
     return [await model(request) for _ in script]
 
@@ -50,9 +52,9 @@ async def thought(request: Request) -> list[Reply]:
         (lambda request: calls("look"), "", (Call("look", {}, "call_1"),)),
         (thought, "", (Call("look", {"in": "Be kind."}, "call_1"), Call("look", {}, "call_2"))),
     ],
-    ids=repr,
+    ids=stable_repr,
 )
-async def test_an_entry_and_its_reply(entry: Entry, text: str, asked: tuple[Call, ...]) -> None:
+async def test_an_entry_and_its_reply(entry: ScriptEntry, text: str, asked: tuple[Call, ...]) -> None:
     [reply] = await answers([entry])
     assert (reply.text, reply.calls) == (text, asked)
 
@@ -89,9 +91,9 @@ def angry(request: Request) -> Reply:
         (lambda request: ValueError("broken"), ValueError, "broken"),
         (angry, LookupError, "no words"),
     ],
-    ids=repr,
+    ids=stable_repr,
 )
-async def test_an_entry_that_is_an_error(entry: Entry, kind: type[BaseException], message: str) -> None:
+async def test_an_entry_that_is_an_error(entry: ScriptEntry, kind: type[BaseException], message: str) -> None:
     model = ScriptedModel([entry, "again"])
     with pytest.raises(kind, match=message):
         await model(ASK)
@@ -112,7 +114,7 @@ async def test_an_entry_that_is_an_error(entry: Entry, kind: type[BaseException]
     ],
     ids=repr,
 )
-async def test_an_entry_that_is_none(entry: Entry, given: str) -> None:
+async def test_an_entry_that_is_none(entry: ScriptEntry, given: str) -> None:
     with pytest.raises(UsageError) as caught:
         ScriptedModel(["fine", entry])
     assert str(caught.value).startswith(f"entry 2 of the script is {given}")
@@ -125,7 +127,7 @@ async def test_an_entry_that_is_none(entry: Entry, given: str) -> None:
 
 
 @pytest.mark.parametrize("script", ["hello", says("hello"), None, 5], ids=repr)
-def test_a_script_that_is_none(script: Sequence[Entry]) -> None:
+def test_a_script_that_is_none(script: Sequence[ScriptEntry]) -> None:
     with pytest.raises(UsageError, match=r"the script is .*; give a list with one entry for each model call"):
         ScriptedModel(script)
 
@@ -133,7 +135,7 @@ def test_a_script_that_is_none(script: Sequence[Entry]) -> None:
 async def test_the_script_is_the_model_s_own() -> None:
     args: dict[str, object] = {"at": [1]}
     several = [calls("look", args)]
-    script: list[Entry] = [several, "done"]
+    script: list[ScriptEntry] = [several, "done"]
     model = ScriptedModel(script)
     args["at"], script[1] = [2], "changed"
     several.clear()
@@ -174,7 +176,7 @@ async def test_a_call_id_of_the_same_turn_is_not_used_again() -> None:
     ],
     ids=repr,
 )
-async def test_what_a_reply_costs(entry: Entry, usage: Usage) -> None:
+async def test_what_a_reply_costs(entry: ScriptEntry, usage: Usage) -> None:
     assert [reply.usage for reply in await answers([entry])] == [usage]
 
 
@@ -190,7 +192,7 @@ async def test_what_was_exchanged_in_the_turn_costs_too() -> None:
 
 async def test_a_reply_in_pieces() -> None:
     model = ScriptedModel(["  Very well,\nthanks. ", calls("look")])
-    assert isinstance(model, Streams)
+    assert isinstance(model, StreamsReply)
     heard = [piece async for piece in model.stream(ASK)]
     assert heard[:-1] == ["  ", "Very ", "well,\n", "thanks. "]
     assert heard[-1] == Reply("  Very well,\nthanks. ", usage=Usage(6, 3))
@@ -205,7 +207,7 @@ async def test_an_error_in_place_of_pieces() -> None:
 
 @given(st.text())
 def test_pieces_are_the_text(text: str) -> None:
-    assert "".join(PIECE.findall(text)) == text
+    assert "".join(STREAMED_PIECE.findall(text)) == text
 
 
 pool = [
@@ -219,6 +221,6 @@ histories = st.lists(st.lists(st.sampled_from(pool), max_size=6), max_size=8)
 
 @given(histories)
 def test_words_are_counted_whatever_was_counted_before(each: list[list[Message]]) -> None:
-    counted = Counted()
+    counted = WordCounter()
     for history in each:
         assert counted.words(history) == sum(len(message.text.split()) for message in history)

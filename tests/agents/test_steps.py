@@ -22,15 +22,21 @@ from antiphon import (
     calls,
     says,
 )
-from antiphon.agents.loop import MOST_STEPS, STEPS_A_CALL, Said, take_turn
+from antiphon.agents.loop import (
+    DEFAULT_STEPS,
+    MAX_EXTRA_STEPS,
+    STEPS_PER_MODEL_CALL,
+    TurnResult,
+    take_turn,
+    with_intents,
+)
 from antiphon.agents.messages import Answered, Asked
-from antiphon.agents.routine import FIVE, with_intents
+from antiphon.agents.progress import AskModel, PreparedPrompt, PreparePrompt
 from antiphon.agents.steps import Exit, check_steps
-from antiphon.agents.wanted import AskModel, Enter, Entered
-from tests.agents.plays import ALONE, HISTORY, play
+from tests.agents.played_turn import DAY, HISTORY, play
 
 NAMES = ["render_system_prompt", "current_active_agent", "continue_conversation", "call_model", "call_tools"]
-SIX = with_intents(FIVE)
+SIX = with_intents(DEFAULT_STEPS)
 LOOK = calls("look")
 HELLO = Intent("hi", answer="Hello.")
 
@@ -107,15 +113,15 @@ def test_a_step_may_stand_before_and_after_every_other(name: str) -> None:
 
 def test_to_change_a_table_is_to_make_another() -> None:
     for make in (
-        lambda: FIVE.insert_before("call_model", mark),
-        lambda: FIVE.insert_after("call_model", mark),
-        lambda: FIVE.replace("call_model", mark),
-        lambda: FIVE.branch("call_model", never, END),
+        lambda: DEFAULT_STEPS.insert_before("call_model", mark),
+        lambda: DEFAULT_STEPS.insert_after("call_model", mark),
+        lambda: DEFAULT_STEPS.replace("call_model", mark),
+        lambda: DEFAULT_STEPS.branch("call_model", never, END),
     ):
         assert make() == make()
-        assert make() != FIVE
-    assert FIVE.names == NAMES
-    assert [step.work for step in FIVE.rows].count(None) == 0
+        assert make() != DEFAULT_STEPS
+    assert DEFAULT_STEPS.names == NAMES
+    assert [step.work for step in DEFAULT_STEPS.rows].count(None) == 0
 
 
 def test_a_step_is_named_by_its_function_or_by_hand() -> None:
@@ -123,7 +129,7 @@ def test_a_step_is_named_by_its_function_or_by_hand() -> None:
         def check(self, progress: Progress) -> None: ...
 
     named = [mark, wait, Method().check, Step("of_its_own", lambda progress: None)]
-    assert [FIVE.insert_before("call_model", step).names[3] for step in named] == [
+    assert [DEFAULT_STEPS.insert_before("call_model", step).names[3] for step in named] == [
         "mark",
         "wait",
         "check",
@@ -132,7 +138,7 @@ def test_a_step_is_named_by_its_function_or_by_hand() -> None:
 
 
 def test_a_table_as_a_picture() -> None:
-    steps = FIVE.insert_after("call_model", mark).insert_before("call_model", answer)
+    steps = DEFAULT_STEPS.insert_after("call_model", mark).insert_before("call_model", answer)
     steps = steps.branch("mark", is_short, "answer").branch("answer", lambda progress: False, END)
     assert steps.to_mermaid().splitlines() == [
         "flowchart TD",
@@ -363,15 +369,17 @@ def test_a_turn_by_a_changed_table(patcher: Patcher, replies: list[Reply], trace
 @pytest.mark.parametrize(
     ("name", "replies", "trace", "said"),
     [
-        ("render_system_prompt", [], ["enter ann"], Said("", "empty_reply")),
-        ("current_active_agent", [], ["enter ann"], Said("", "empty_reply")),
-        ("continue_conversation", [], ["enter ann"], Said("", "empty_reply")),
-        ("call_model", [says("So.")], ASKED, Said("So.")),
-        ("call_model", [LOOK], ASKED, Said("", "empty_reply")),
-        ("call_tools", [LOOK], [*ASKED, "look"], Said("", "empty_reply", tools=("look",))),
+        ("render_system_prompt", [], ["enter ann"], TurnResult("", "empty_reply")),
+        ("current_active_agent", [], ["enter ann"], TurnResult("", "empty_reply")),
+        ("continue_conversation", [], ["enter ann"], TurnResult("", "empty_reply")),
+        ("call_model", [says("So.")], ASKED, TurnResult("So.")),
+        ("call_model", [LOOK], ASKED, TurnResult("", "empty_reply")),
+        ("call_tools", [LOOK], [*ASKED, "look"], TurnResult("", "empty_reply", tools=("look",))),
     ],
 )
-def test_a_branch_to_the_end_from_every_step(name: str, replies: list[Reply], trace: list[str], said: Said) -> None:
+def test_a_branch_to_the_end_from_every_step(
+    name: str, replies: list[Reply], trace: list[str], said: TurnResult
+) -> None:
     played = play(ann(lambda steps: steps.branch(name, always, END)), *replies)
     assert (played.trace, played.said) == (trace, said)
 
@@ -390,7 +398,7 @@ def test_a_step_after_the_model_sees_what_it_said_and_may_change_it() -> None:
     assert seen == [("Wrong.", wrong), ("So.", says("So."))]
     assert played.trace == [*ASKED, "reads", "look", "ask ann", "reads"]
     assert played.requests[1].exchange == (Asked("", LOOK.calls), Answered(LOOK.calls[0], "look done"))
-    assert played.said == Said("So.", tools=("look",))
+    assert played.said == TurnResult("So.", tools=("look",))
 
 
 def test_what_was_called_is_not_called_again_by_an_agent_with_intents() -> None:
@@ -411,7 +419,7 @@ def test_intents_are_matched_before_any_model_was_asked_and_only_then() -> None:
         return progress.replace(answer=None) if is_short(progress) else None
 
     agent = ann(patched, intents=[HELLO])
-    assert play(agent, says("No."), says("Nay."), heard="hi").said == Said("Nay.")
+    assert play(agent, says("No."), says("Nay."), heard="hi").said == TurnResult("Nay.")
 
 
 # Positions, and steps without end
@@ -438,14 +446,14 @@ def test_only_a_step_that_waits_has_a_position_of_its_own(
 
 
 def test_a_summary_has_a_position_and_is_paid_for() -> None:
-    turn = take_turn(ann().team, Progress(("ann",)), ALONE)
-    assert next(turn) == Enter(0, ("ann",))
-    asked = turn.send(Entered("", HISTORY, "p", Reply(usage=Usage(5, 2))))
+    turn = take_turn(ann().team, Progress(("ann",)), DAY)
+    assert next(turn) == PreparePrompt(0, ("ann",))
+    asked = turn.send(PreparedPrompt("", HISTORY, "p", Reply(usage=Usage(5, 2))))
     assert isinstance(asked, AskModel)
     assert asked.index == 1
     with pytest.raises(StopIteration) as end:
         turn.send(says("So.", usage=Usage(10, 1)))
-    assert end.value.value == Said("So.", usage=Usage(15, 3))
+    assert end.value.value == TurnResult("So.", usage=Usage(15, 3))
 
 
 def test_an_object_that_is_called_like_an_async_function_waits() -> None:
@@ -471,7 +479,7 @@ def until(count: int, **options: object) -> Agent:
     return ann(patched, **options)
 
 
-MOST = MOST_STEPS + STEPS_A_CALL * 2
+MOST = MAX_EXTRA_STEPS + STEPS_PER_MODEL_CALL * 2
 BEFORE = 4
 """The steps up to the model."""
 
@@ -479,13 +487,13 @@ BEFORE = 4
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (1, Said("So.")),
-        (MOST - BEFORE, Said("So.")),
-        (MOST - BEFORE + 1, Said("So.", "max_steps")),
-        (10**9, Said("So.", "max_steps")),
+        (1, TurnResult("So.")),
+        (MOST - BEFORE, TurnResult("So.")),
+        (MOST - BEFORE + 1, TurnResult("So.", "max_steps")),
+        (10**9, TurnResult("So.", "max_steps")),
     ],
 )
-def test_a_turn_takes_only_so_many_steps(count: int, said: Said) -> None:
+def test_a_turn_takes_only_so_many_steps(count: int, said: TurnResult) -> None:
     played = play(until(count, limits=Limits(model_calls=2)), says("So."))
     assert played.said == said
     assert len(played.wanted) == 2 + min(count, MOST - BEFORE)
@@ -493,7 +501,7 @@ def test_a_turn_takes_only_so_many_steps(count: int, said: Said) -> None:
 
 def test_a_turn_that_goes_round_keeps_the_limit_that_it_met_first() -> None:
     agent = ann(lambda steps: steps.branch("call_model", always, "call_model"), limits=Limits(model_calls=2))
-    assert play(agent, says("No."), says("Nay.")).said == Said("Nay.", "max_model_calls")
+    assert play(agent, says("No."), says("Nay.")).said == TurnResult("Nay.", "max_model_calls")
 
 
 def test_a_turn_without_end_says_what_its_model_said_last() -> None:
@@ -503,7 +511,7 @@ def test_a_turn_without_end_says_what_its_model_said_last() -> None:
     def patched(steps: Steps) -> Steps:
         return steps.insert_after("call_model", forget).branch("forget", always, "forget")
 
-    assert play(ann(patched), says("So.")).said == Said("So.", "max_steps")
+    assert play(ann(patched), says("So.")).said == TurnResult("So.", "max_steps")
 
 
 # Laws
@@ -520,7 +528,7 @@ changes = st.lists(
 def test_every_table_made_of_valid_changes_leads_everywhere_and_to_its_end(
     script: list[tuple[str, int, int, bool]], intents: bool
 ) -> None:
-    steps = SIX if intents else FIVE
+    steps = SIX if intents else DEFAULT_STEPS
     for number, (what, at, to, waits) in enumerate(script):
         name = steps.names[at % len(steps.names)]
         new = Step(f"step_{number}", wait if waits else mark)
@@ -539,6 +547,6 @@ def test_every_table_made_of_valid_changes_leads_everywhere_and_to_its_end(
         assert f"    {name} -->" in steps.to_mermaid()
     if all(what != "replace" for what, *_ in script):
         played = play(ann(lambda _: steps, intents=[HELLO] if intents else []), LOOK, says("So."))
-        assert played.said == Said("So.", tools=("look",))
+        assert played.said == TurnResult("So.", tools=("look",))
         assert [word for word in played.trace if not word.startswith("step_")] == [*ASKED, "look", "ask ann"]
         assert {f"step_{number}" for number, (what, *_) in enumerate(script) if what != "branch"} <= set(played.trace)

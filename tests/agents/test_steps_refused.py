@@ -8,7 +8,7 @@ import pytest
 
 from antiphon import END, Agent, Progress, ScriptedModel, Step, Steps, UsageError
 from antiphon.agents.steps import Exit
-from antiphon.core.words import shown
+from antiphon.core.text import describe
 
 Patcher = Callable[[Steps], Steps]
 
@@ -179,7 +179,7 @@ def test_what_a_patcher_refuses_itself_is_told_in_its_own_words() -> None:
 def test_what_is_no_name_of_a_step(name: str) -> None:
     with pytest.raises(UsageError) as refused:
         ann(lambda steps: steps.insert_before("call_model", Step(name, mark)))
-    assert str(refused.value) == f"a step cannot be called {shown(name)}; {NAMED}"
+    assert str(refused.value) == f"a step cannot be called {describe(name)}; {NAMED}"
 
 
 @pytest.mark.parametrize("name", ["a", "A_1", "a" * 48, "ends", "call_model_"])

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import pytest
 
-from antiphon.agents.isolation import Raised, end_left_behind, isolated_tasks, outcome_of
-from antiphon.agents.subtasks import Interrupted
-from antiphon.core.words import told
+from antiphon.core.text import describe_error
+from antiphon.engines.user_code import Interrupted, RaisedError, end_abandoned_tasks, run_isolated, user_code_tasks
 
 
 async def leaves(code: int = 3) -> str:
@@ -74,14 +73,14 @@ async def after_a_cancellation() -> object:
     ],
 )
 async def test_a_task_that_exits_is_an_error_of_the_code(work: Callable[[], Awaitable[object]], said: str) -> None:
-    outcome = await outcome_of(work, "tool 'work'")
-    assert isinstance(outcome, Raised)
-    assert told(outcome.error) == said
+    outcome = await run_isolated(work, "tool 'work'")
+    assert isinstance(outcome, RaisedError)
+    assert describe_error(outcome.error) == said
 
 
 async def test_the_cause_is_kept() -> None:
-    outcome = await outcome_of(with_create_task, "tool 'work'")
-    assert isinstance(outcome, Raised)
+    outcome = await run_isolated(with_create_task, "tool 'work'")
+    assert isinstance(outcome, RaisedError)
     assert isinstance(outcome.error, Interrupted)
     assert isinstance(outcome.error.__cause__, SystemExit)
     assert outcome.error.__cause__.code == 3
@@ -98,10 +97,10 @@ async def test_a_task_that_outlives_the_code_is_contained_with_the_tasks_it_star
     async def work() -> None:
         started.append(asyncio.create_task(later()))
 
-    await outcome_of(work, "tool 'work'")
+    await run_isolated(work, "tool 'work'")
     go.set()
     await asyncio.wait(started)
-    assert told(started[0].exception() or ValueError()) == "Interrupted: SystemExit: 3"
+    assert describe_error(started[0].exception() or ValueError()) == "Interrupted: SystemExit: 3"
 
 
 async def test_a_task_that_is_cancelled_before_its_first_step_warns_of_nothing() -> None:
@@ -111,7 +110,7 @@ async def test_a_task_that_is_cancelled_before_its_first_step_warns_of_nothing()
         await asyncio.wait((task,))
         return task.cancelled()
 
-    assert await outcome_of(work, "tool 'work'") is True
+    assert await run_isolated(work, "tool 'work'") is True
     gc.collect()  # warnings are errors in this suite, also those of a coroutine that was never awaited
 
 
@@ -123,7 +122,7 @@ async def test_a_task_is_named_by_its_own_code() -> None:
         task.cancel()
         return seen
 
-    seen = await outcome_of(work, "tool 'work'")
+    seen = await run_isolated(work, "tool 'work'")
     assert isinstance(seen, str)
     assert seen.startswith("mine ")
     assert seen.count("waits") == 2
@@ -149,17 +148,17 @@ async def test_the_factory_of_the_program_makes_every_task_and_is_put_back() -> 
     mine = recording(made)
     loop.set_task_factory(mine)
     try:
-        await outcome_of(with_create_task, "tool 'work'")
+        await run_isolated(with_create_task, "tool 'work'")
         await asyncio.sleep(0)
         assert loop.get_task_factory() is mine
     finally:
         loop.set_task_factory(None)
-    assert made == ["_Outcome.run", "leaves"]
+    assert made == ["_UserCodeOutcome.run", "leaves"]
 
 
 async def test_a_loop_without_a_factory_has_none_afterwards() -> None:
     loop = asyncio.get_running_loop()
-    await asyncio.gather(*(outcome_of(with_create_task, "tool 'work'") for _ in range(3)))
+    await asyncio.gather(*(run_isolated(with_create_task, "tool 'work'") for _ in range(3)))
     await asyncio.sleep(0)
     assert loop.get_task_factory() is None
 
@@ -172,15 +171,15 @@ async def test_a_factory_that_is_set_while_code_runs_stays_and_is_used() -> None
         loop.set_task_factory(mine)
 
     try:
-        await outcome_of(work, "tool 'work'")
+        await run_isolated(work, "tool 'work'")
         assert loop.get_task_factory() is mine
-        outcome = await outcome_of(with_create_task, "tool 'work'")
+        outcome = await run_isolated(with_create_task, "tool 'work'")
         await asyncio.sleep(0)
         assert loop.get_task_factory() is mine
     finally:
         loop.set_task_factory(None)
-    assert isinstance(outcome, Raised)
-    assert made == ["_Outcome.run", "leaves"]
+    assert isinstance(outcome, RaisedError)
+    assert made == ["_UserCodeOutcome.run", "leaves"]
 
 
 async def test_tasks_of_other_code_are_left_as_they_are() -> None:
@@ -190,7 +189,7 @@ async def test_tasks_of_other_code_are_left_as_they_are() -> None:
         inside.set()
         await go.wait()
 
-    code = asyncio.create_task(outcome_of(work, "tool 'work'"))
+    code = asyncio.create_task(run_isolated(work, "tool 'work'"))
     await inside.wait()
     coroutine = asyncio.sleep(0)
     task = asyncio.create_task(coroutine)
@@ -210,10 +209,10 @@ async def test_code_that_is_closed_from_another_task_leaves_no_factory() -> None
             except asyncio.CancelledError:
                 continue
 
-    code = asyncio.create_task(outcome_of(work, "tool 'stubborn'"))
+    code = asyncio.create_task(run_isolated(work, "tool 'stubborn'"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    stubborn = [task for task in isolated_tasks if task.get_name() == "tool 'stubborn'"]
-    await end_left_behind(stubborn)
+    stubborn = [task for task in user_code_tasks if task.get_name() == "tool 'stubborn'"]
+    await end_abandoned_tasks(stubborn)
     await code
     assert loop.get_task_factory() is None

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from antiphon import DEFAULT_TOOLS, Agent, Limits, Message, Reply, Request, ScriptedModel, UsageError, calls, says, tool
-from antiphon.agents.loop import Said
+from antiphon.agents.loop import TurnResult, add_current_date, add_lead_preamble
 from antiphon.agents.messages import Answered, Asked
-from antiphon.agents.preamble import dated, preceded
-from antiphon.agents.progress import Path
-from antiphon.agents.team import read_path, shown_path
-from tests.agents.plays import DAY, HISTORY, play
+from antiphon.agents.progress import MemberPath
+from antiphon.agents.team import format_member_path, parse_member_path
+from tests.agents.played_turn import DAY, HISTORY, play
 
 MODEL = ScriptedModel([])
 
@@ -69,7 +68,7 @@ def test_everybody_has_a_place() -> None:
         (("support", "legal", "tax"), {"support": ("support",), "legal": ("support", "legal")}),
     ],
 )
-def test_whom_each_can_hand_over_to(path: Path, reach: dict[str, Path]) -> None:
+def test_whom_each_can_hand_over_to(path: MemberPath, reach: dict[str, MemberPath]) -> None:
     member = SUPPORT.team.members[path]
     assert dict(member.reach) == reach
     assert [name for name in member.tools if name.startswith("transfer_to_")] == [
@@ -125,8 +124,8 @@ def test_who_works_in_two_teams_is_the_same_in_both() -> None:
 
 
 @pytest.mark.parametrize("path", [(), ("support",), ("support", "billing", "tax")])
-def test_a_place_reads_back_as_it_is_written(path: Path) -> None:
-    assert read_path(shown_path(path)) == path
+def test_a_place_reads_back_as_it_is_written(path: MemberPath) -> None:
+    assert parse_member_path(format_member_path(path)) == path
 
 
 # Names
@@ -146,7 +145,7 @@ def test_a_place_reads_back_as_it_is_written(path: Path) -> None:
         (SUPPORT, "nobody", None),
     ],
 )
-def test_whom_a_name_means(lead: Agent, name: str, place: Path | None) -> None:
+def test_whom_a_name_means(lead: Agent, name: str, place: MemberPath | None) -> None:
     """Of several the nearest; of those the first."""
     assert lead.team.names.get(name) == place
 
@@ -200,7 +199,7 @@ def test_what_a_limit_of_handoffs_may_not_be(handoffs: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard", "stored", "place"),
+    ("heard", "last_active", "place"),
     [
         (None, (), ()),
         ("Hello.", (), ()),
@@ -227,13 +226,13 @@ def test_what_a_limit_of_handoffs_may_not_be(handoffs: object) -> None:
         (None, ("gone",), ()),
     ],
 )
-def test_who_handles_a_turn(heard: str | None, stored: Path, place: Path) -> None:
+def test_who_handles_a_turn(heard: str | None, last_active: MemberPath, place: MemberPath) -> None:
     """Whom a person addresses, then whoever answered last, then whoever is asked."""
-    assert SUPPORT.team.route(heard, stored) == ("support", *place)
-    played = play(SUPPORT, says("So."), heard=heard, stored=stored)
+    assert SUPPORT.team.route(heard, last_active) == ("support", *place)
+    played = play(SUPPORT, says("So."), heard=heard, last_active=last_active)
     who = place[-1] if place else "support"
     assert played.trace == [f"enter {who}", f"ask {who}"]
-    assert played.said == Said("So.", path=place)
+    assert played.said == TurnResult("So.", path=place)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ def test_who_handles_a_turn(heard: str | None, stored: Path, place: Path) -> Non
     ],
 )
 def test_what_is_said_beside_a_name(heard: str, meant: str) -> None:
-    assert SUPPORT.team.meant(heard) == meant
+    assert SUPPORT.team.without_mention(heard) == meant
 
 
 # What each is told
@@ -284,7 +283,7 @@ def test_a_sub_agent_is_told_for_whom_it_works_and_the_date_once(
     for played in (
         play(lead, TO_BILLING, says("So.")),
         play(lead, calls("look"), says("So."), heard="@billing hello"),
-        play(lead, calls("look"), says("So."), stored=("billing",)),
+        play(lead, calls("look"), says("So."), last_active=("billing",)),
     ):
         assert played.requests[-1].system == told
     assert play(lead, TO_BILLING, says("So.")).requests[0].system == f"Lead.\n\n{TODAY}"
@@ -320,10 +319,10 @@ def test_each_works_for_the_one_right_above_it(name: str) -> None:
 
 @pytest.mark.parametrize("system", ["", "Be kind.", "Current date: x", f"On {DAY}", "Be kind.\n"])
 def test_preamble_and_date_stand_there_once_however_often_they_are_put(system: str) -> None:
-    once = dated(preceded(system, "ann", helps=True), DAY)
-    assert dated(preceded(once, "ann", helps=True), DAY) == once
-    assert preceded(system, None, helps=False) == system
-    assert dated(system, "") == system
+    once = add_current_date(add_lead_preamble(system, "ann", helps=True), DAY)
+    assert add_current_date(add_lead_preamble(once, "ann", helps=True), DAY) == once
+    assert add_lead_preamble(system, None, helps=False) == system
+    assert add_current_date(system, "") == system
 
 
 # Shapes, limits, models that call no tools

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, NamedTuple, NewType, TypedDict
@@ -14,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, ScriptedModel, UsageError, tool
-from antiphon.agents.calling import BadArguments, bound
-from antiphon.agents.messages import Call, Reply
-from antiphon.agents.output import output_of
-from antiphon.agents.pattern_ambiguity import is_linear_with_backtracking
-from antiphon.agents.text_patterns import without_patterns
-from antiphon.agents.tool import Tool
+from antiphon.agents import type_schemas
+from antiphon.agents.call_results import Call, Reply
+from antiphon.agents.linear_regex import is_linear_with_backtracking
+from antiphon.agents.output_spec import output_spec_of
+from antiphon.agents.tool import BadArguments, Tool, bind_arguments
+from antiphon.agents.type_schemas import without_patterns
 
 Evil = Annotated[str, msgspec.Meta(pattern="^(a|a)*$")]
 """With backtracking, a text of 60 characters takes longer than there is time."""
@@ -57,7 +58,7 @@ def taking(hint: object) -> Tool:
 
 def complaint(hint: object, value: object) -> str | None:
     try:
-        bound(taking(hint), {"value": value})
+        bind_arguments(taking(hint), {"value": value})
     except BadArguments as error:
         return str(error).removeprefix("The arguments of take do not fit: ").removesuffix(".")
     return None
@@ -143,10 +144,10 @@ async def test_the_model_reads_what_is_wrong_with_its_argument() -> None:
 
 
 def test_the_output_of_an_agent() -> None:
-    output = output_of(dict[str, list[Evil]], "bob")
+    output = output_spec_of(dict[str, list[Evil]], "bob")
     assert output.read('{"x": ["aa"]}') == {"x": ["aa"]}
     assert "[...][1]: Expected `str` matching regex '^(a|a)*$'" in str(output.complaint(f'{{"x": ["a", "{LONG}"]}}'))
-    plain = output_of(Evil, "bob")
+    plain = output_spec_of(Evil, "bob")
     assert plain.read('"aa"') == "aa"
     assert "for: Expected `str` matching regex '^(a|a)*$'. Give" in str(plain.complaint(f'"{LONG}"'))
 
@@ -170,7 +171,7 @@ def test_a_pattern_inside_a_class_that_could_take_long_is_refused(hint: object) 
     with pytest.raises(UsageError, match=rf"the parameter 'value' of take\(\): {why}"):
         taking(hint)
     with pytest.raises(UsageError, match=why):
-        output_of(hint, "bob")
+        output_spec_of(hint, "bob")
 
 
 def test_a_pattern_that_needs_backtracking_is_refused() -> None:
@@ -178,7 +179,7 @@ def test_a_pattern_that_needs_backtracking_is_refused() -> None:
     with pytest.raises(UsageError, match=r"the parameter 'value' of take\(\): pattern 'a\(\?=b\)': look-around"):
         taking(ahead)
     with pytest.raises(UsageError, match="look-around"):
-        output_of(list[ahead], "bob")
+        output_spec_of(list[ahead], "bob")
 
 
 @pytest.mark.parametrize(
@@ -241,3 +242,21 @@ def test_no_pattern_is_left_in_the_type_that_msgspec_gets() -> None:
     hint = dict[Short, list[tuple[Evil, ...] | Alias | None]]
     left = re.findall("pattern='[^']+'", str(msgspec.inspect.type_info(without_patterns(hint))))
     assert left == []
+
+
+@pytest.mark.parametrize("large", [list[int], list[int | str | None], dict[str, list[int]]])
+def test_a_large_part_without_a_pattern_is_not_looked_into(large: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[object] = []
+    parts_in = type_schemas._parts_in
+
+    def counted(info: object, value: object, place: str) -> Iterator[object]:
+        for part in parts_in(info, value, place):
+            looked_at.append(part)
+            yield part
+
+    monkeypatch.setattr(type_schemas, "_parts_in", counted)
+    spec = output_spec_of(tuple[Short, large], "clerk")
+    numbers = json.dumps({"n": [1] * 1000} if large == dict[str, list[int]] else [1] * 1000)
+    assert spec.complaint(f'["aa", {numbers}]') is None
+    assert "matching regex '^a+$'" in (spec.complaint(f'["b", {numbers}]') or "")
+    assert len(looked_at) < 10

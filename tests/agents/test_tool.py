@@ -10,9 +10,10 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from antiphon import UsageError
+from antiphon.agents.call_results import NOT_DONE
 from antiphon.agents.messages import ToolSpec
-from antiphon.agents.results import NOT_DONE
 from antiphon.agents.tool import Tool, as_tool, tool
+from tests.support.stable_ids import stable_repr, stable_str
 
 
 @tool
@@ -141,7 +142,7 @@ def named(function: Callable[..., object]) -> Callable[..., object]:
         (named(plain), "plain", "Say it again.", "text"),
         (staticmethod(plain), "plain", "Say it again.", "text"),
     ],
-    ids=repr,
+    ids=stable_repr,
 )
 def test_what_else_is_a_function(function: Callable[..., object], name: str, description: str, parameter: str) -> None:
     made = tool(function)
@@ -229,7 +230,7 @@ def test_reconcile_takes_what_the_tool_takes() -> None:
         ({"name": "x\n"}, "a tool cannot be called 'x\\n'"),
         ({"name": "x" * 65}, "a tool cannot be called 'xxx"),
     ],
-    ids=str,
+    ids=stable_str,
 )
 def test_a_wrong_option(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -274,7 +275,7 @@ async def yields_later() -> AsyncIterator[int]:
         (5, "5 is no function"),
         (dict.fromkeys, "fromkeys()"),
     ],
-    ids=str,
+    ids=stable_str,
 )
 def test_what_is_no_tool(function: Callable[..., object], message: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -13,7 +13,7 @@ import termios
 import time
 from types import TracebackType
 
-from tests.signals import heed_ctrl_c
+from tests.support.signals import heed_ctrl_c
 
 SECONDS = 20
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

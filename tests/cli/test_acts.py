@@ -14,12 +14,12 @@ from antiphon import (
     TransitionGraph,
     says,
 )
-from antiphon.cli.acts import Acts
-from antiphon.cli.chat import Shown, TurnGiven, UserMessage
+from antiphon.cli.event_display import DisplayEvent, TurnGiven, UserMessage
+from antiphon.cli.workflow_view import WorkflowEvents
 from antiphon.core.envelope import Envelope
 from antiphon.hub.feed import Signal
 from antiphon.runtime.channel import Channel
-from antiphon.runtime.events import AIMessageEvent, FinalStateEvent, TokenEvent
+from antiphon.runtime.turn_events import AIMessageEvent, FinalStateEvent, TokenEvent
 
 
 async def played() -> tuple[Channel, list[Envelope]]:
@@ -45,7 +45,9 @@ async def played() -> tuple[Channel, list[Envelope]]:
 
 async def test_everybody_is_told_in_the_order_of_the_log() -> None:
     channel, log = await played()
-    told: list[Shown] = [event for acts in [Acts(channel)] for envelope in log for event in acts.of(envelope)]
+    told: list[DisplayEvent] = [
+        event for acts in [WorkflowEvents(channel)] for envelope in log for event in acts.of(envelope)
+    ]
     assert told[:3] == [
         TurnGiven(["dana"], "", "initial speaker"),
         UserMessage("dana", "Who are you?"),
@@ -57,7 +59,7 @@ async def test_everybody_is_told_in_the_order_of_the_log() -> None:
 
 async def test_pieces_are_shown_when_their_call_has_been_and_of_one_speaker() -> None:
     channel, log = await played()
-    acts = Acts(channel)
+    acts = WorkflowEvents(channel)
     [given] = [each.sequence for each in log if each.event_data.get("speakers") == ["ada", "ben"]]
     ada, ben = (Signal(channel.channel_id, name, f"{given}/{name}", 0, "I ") for name in ("ada", "ben"))
     begun: dict[str, bool] = {}

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from antiphon import EV_TEXT, Envelope, Hub
-from antiphon.cli.chat import _ended
-from antiphon.cli.keepers import SECRET_VARIABLE
-from antiphon.cli.talk import settled
-from antiphon.core.events import EV_TURN_FAILED, EV_TURN_RESUMED
-from antiphon.runtime.events import FinalStateEvent
+from antiphon.cli.chat_view import settle_doubt
+from antiphon.cli.event_display import _ending_lines
+from antiphon.cli.server_client import SECRET_VARIABLE
+from antiphon.core.events import EV_TURN_FAILED
+from antiphon.core.execution_events import EV_TURN_RESUMED
+from antiphon.runtime.turn_events import FinalStateEvent
 from tests.cli.conftest import Run, typed
 from tests.cli.test_commands import sentence_of
-from tests.crash.loop_child import AGENT, KILL, agent
-from tests.crash.test_crash_loop import begun
-from tests.server.houses import house
+from tests.support.crash_loop import AGENT, KILL, agent, start_crash_loop
+from tests.support.served_hub import served_hub
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store in which one turn is suspended: its process died once, which is its limit."""
     path = tmp_path_factory.mktemp("crashed") / "team.db"
     for code in (9, 0):
-        with begun(path, 0, 0.0, "--kill", speed=100.0, crashes=1) as process:
+        with start_crash_loop(path, 0, 0.0, "--kill", speed=100.0, crashes=1) as process:
             assert process.wait(60) == code
     return path
 
@@ -145,7 +145,7 @@ def test_a_store_that_is_not_there_is_not_made(run: Run, tmp_path: Path) -> None
 
 
 async def test_at_a_server_the_participant_of_the_key_decides(store: Path) -> None:
-    async with house(agent(0.0, 1, deadly=False), url=f"sqlite:///{store}") as here:
+    async with served_hub(agent(0.0, 1, deadly=False), url=f"sqlite:///{store}") as here:
         url = here.served.url
         chief, clerk = await here.key("chief"), await here.key("robot", kind="service")
         server = ("--server", url)
@@ -186,13 +186,13 @@ async def test_a_suspended_turn_is_settled_in_a_chat(store: Path, word: str, ans
     async with Hub.open(f"sqlite:///{store}") as hub:
         channel = await clerk.channel(KILL, hub)
         [turn] = channel.state.owed
-        assert await settled(channel, word) == turn.cause
+        assert await settle_doubt(hub, channel, word) == turn.cause
         reply = await clerk.invoke(KILL, thread_id=KILL, message_id="m", hub=hub)
     assert reply.text == answer
 
 
 def test_a_chat_says_how_a_suspended_turn_is_settled() -> None:
     final = FinalStateEvent("clerk", "", "suspended", "turn 6/clerk was in progress; decide what becomes of it: …")
-    shown = " ".join(str(word) for line in _ended(final) for word in line)
+    shown = " ".join(str(word) for line in _ending_lines(final) for word in line)
     assert "turn 6/clerk was in progress" in shown
     assert "/settle again" in shown

@@ -3,8 +3,8 @@
 import pytest
 
 from antiphon import AIMessageEvent, TokenEvent
-from antiphon.cli.chat import TextShow
-from antiphon.cli.output import PlainOutput
+from antiphon.cli.console_output import PlainOutput
+from antiphon.cli.event_display import TextDisplay
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from antiphon.cli.output import PlainOutput
 def test_what_came_in_pieces_is_not_shown_again(
     pieces: list[str], whole: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show = TextShow(PlainOutput(), ["shop"])
+    show = TextDisplay(PlainOutput(), ["shop"])
     for piece in pieces:
         show.tell(TokenEvent("shop", piece))
     show.tell(AIMessageEvent("shop", whole))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from antiphon.cli import MODULES
-from antiphon.cli.options import as_url, shown_url
+from antiphon.cli import COMMAND_MODULES
+from antiphon.cli.store_options import url_of_store, url_without_password
 from tests.cli.conftest import Run, Town, typed
 
 READING = [("channels", "--store"), ("log", "some-channel", "--store"), ("verify",)]
@@ -26,7 +26,7 @@ def sentence_of(result: Result) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", COMMAND_MODULES)
 def test_each_command_explains_itself(name: str, run: Run) -> None:
     result = run(name, "--help")
     assert result.exit_code == 0
@@ -38,7 +38,7 @@ def test_the_help_lists_all_commands(run: Run) -> None:
     result = run("--help")
     assert result.exit_code == 0
     listed = result.stdout.partition("Commands:")[2].split("\n")
-    assert [line.split()[0] for line in listed if line.strip()] == list(MODULES)
+    assert [line.split()[0] for line in listed if line.strip()] == list(COMMAND_MODULES)
 
 
 def test_version(run: Run) -> None:
@@ -179,21 +179,21 @@ def test_another_tenant_sees_nothing(run: Run, town: Town) -> None:
 
 def test_a_path_is_the_url_of_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert as_url("team.db") == f"sqlite:///{tmp_path}/team.db"
-    assert as_url("sqlite:///team.db") == "sqlite:///team.db"
+    assert url_of_store("team.db") == f"sqlite:///{tmp_path}/team.db"
+    assert url_of_store("sqlite:///team.db") == "sqlite:///team.db"
 
 
 def test_a_password_is_not_shown() -> None:
-    assert shown_url("postgresql://ada:p@ss:word@db/team") == "postgresql://ada:…@db/team"
-    assert shown_url("sqlite:////var/lib/a@b.db") == "sqlite:////var/lib/a@b.db"
+    assert url_without_password("postgresql://ada:p@ss:word@db/team") == "postgresql://ada:…@db/team"
+    assert url_without_password("sqlite:////var/lib/a@b.db") == "sqlite:////var/lib/a@b.db"
 
 
 LOADED = """
 import sys
 from antiphon.cli import commands
-print("click" in sys.modules, "rich" in sys.modules, "antiphon.cli.log" in sys.modules)
+print("click" in sys.modules, "rich" in sys.modules, "antiphon.cli.log_command" in sys.modules)
 commands(["channels", "--store", sys.argv[1]], standalone_mode=False)
-print("rich" in sys.modules, "antiphon.cli.log" in sys.modules)
+print("rich" in sys.modules, "antiphon.cli.log_command" in sys.modules)
 """
 
 

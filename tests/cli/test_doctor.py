@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from antiphon import Hub
-from antiphon.cli import checkup
-from antiphon.cli.checkup import Finding
+from antiphon.cli import doctor_command
+from antiphon.cli.doctor_command import DoctorFinding
 from tests.cli.conftest import Run, Town, typed
-from tests.store.unprivileged import COMMAND, needs_permissions, unprivileged
+from tests.support.unprivileged import COMMAND, needs_permissions, unprivileged
 
 Usage = namedtuple("Usage", "total used free")
 GIB = 1 << 30
@@ -57,13 +57,15 @@ def test_scratch_files_are_removed(run: Run, tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_owner_is_the_process_of_the_hub(town: Town) -> None:
-    async def owned() -> Finding:
+    async def owned() -> DoctorFinding:
         async with Hub.open(town.url):
-            return checkup.owner(town.path)
+            return doctor_command.check_owner(town.path)
 
-    assert asyncio.run(owned()) == Finding("owner", "ok", f"a hub in this process ({os.getpid()})")
-    assert checkup.owner(town.path) == Finding("owner", "ok", "no hub at the moment")
-    assert checkup.owner(town.path.with_name("other.db")) == Finding("owner", "ok", "no hub has owned it yet")
+    assert asyncio.run(owned()) == DoctorFinding("owner", "ok", f"a hub in this process ({os.getpid()})")
+    assert doctor_command.check_owner(town.path) == DoctorFinding("owner", "ok", "no hub at the moment")
+    assert doctor_command.check_owner(town.path.with_name("other.db")) == DoctorFinding(
+        "owner", "ok", "no hub has owned it yet"
+    )
 
 
 async def test_the_owner_is_found_through_a_link(town: Town) -> None:
@@ -75,7 +77,7 @@ async def test_the_owner_is_found_through_a_link(town: Town) -> None:
 
 
 def test_looking_for_the_owner_takes_nothing(town: Town) -> None:
-    checkup.owner(town.path)
+    doctor_command.check_owner(town.path)
 
     async def opened() -> int:
         async with Hub.open(town.url) as hub:
@@ -132,13 +134,13 @@ def test_a_quarantined_channel_is_a_warning(run: Run, town: Town) -> None:
 @pytest.mark.parametrize(
     ("finding", "level"),
     [
-        (checkup.python((3, 11)), "ok"),
-        (checkup.python((3, 10)), "problem"),
-        (checkup.sqlite((3, 24, 0)), "ok"),
-        (checkup.sqlite((3, 23, 1)), "problem"),
+        (doctor_command.check_python((3, 11)), "ok"),
+        (doctor_command.check_python((3, 10)), "problem"),
+        (doctor_command.check_sqlite((3, 24, 0)), "ok"),
+        (doctor_command.check_sqlite((3, 23, 1)), "problem"),
     ],
 )
-def test_versions(finding: Finding, level: str) -> None:
+def test_versions(finding: DoctorFinding, level: str) -> None:
     assert finding.level == level
     assert bool(finding.advice) == (level != "ok")
 
@@ -148,19 +150,19 @@ def test_versions(finding: Finding, level: str) -> None:
 )
 def test_space(free: int, level: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(3 * GIB, 0, free))
-    assert checkup.space(tmp_path).level == level
+    assert doctor_command.check_space(tmp_path).level == level
 
 
 def test_a_directory_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
-    assert checkup.space(tmp_path / "nowhere").level == "problem"
-    assert checkup.durability(tmp_path / "nowhere" / "scratch.db").level == "problem"
-    assert checkup.syncing(tmp_path / "nowhere" / "scratch.bin").level == "problem"
+    assert doctor_command.check_space(tmp_path / "nowhere").level == "problem"
+    assert doctor_command.check_durability(tmp_path / "nowhere" / "scratch.db").level == "problem"
+    assert doctor_command.check_sync(tmp_path / "nowhere" / "scratch.bin").level == "problem"
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(0.000001, "warning"), (0.001, "ok"), (0.05, "warning")])
 def test_sync_speed(seconds: float, level: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(checkup, "_synced", lambda _: [seconds] * 3)
-    assert checkup.syncing(tmp_path / "scratch.bin").level == level
+    monkeypatch.setattr(doctor_command, "_time_syncs", lambda _: [seconds] * 3)
+    assert doctor_command.check_sync(tmp_path / "scratch.bin").level == level
 
 
 def test_extras() -> None:
@@ -171,5 +173,5 @@ def test_extras() -> None:
         "rich; python_version > '3' and extra == 'nice'",
         'pytest; extra == "dev"',
     ]
-    assert checkup.extras(wanted) == Finding("extras", "ok", "fast no, nice yes")
-    assert checkup.extras([]).found == "this version has none"
+    assert doctor_command.check_extras(wanted) == DoctorFinding("extras", "ok", "fast no, nice yes")
+    assert doctor_command.check_extras([]).found == "this version has none"

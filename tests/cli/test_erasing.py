@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from antiphon import Hub
-from antiphon.core.instants import after
+from antiphon.core.envelope import add_seconds
 from antiphon.hub.clock import SystemClock
 from antiphon.testing import ManualClock
 from tests.cli.conftest import Run, Town, typed
-from tests.server.houses import house
+from tests.support.served_hub import served_hub
 
 
 def test_deleting_a_channel_leaves_tombstones(run: Run, town: Town) -> None:
@@ -97,7 +97,7 @@ def test_retention_by_when_a_channel_closed(run: Run, tmp_path: Path) -> None:
 
 async def _aged(path: Path) -> tuple[str, str, str, str]:
     """Channels that ended 100 days ago, a moment ago, and not at all; and one that expired 99 days ago."""
-    clock = ManualClock(after(SystemClock().now(), -100 * 86_400.0))
+    clock = ManualClock(add_seconds(SystemClock().now(), -100 * 86_400.0))
     async with Hub.open(f"sqlite:///{path}", clock=clock) as hub:
         ann = await hub.register("ann")
         await hub.register("ben")
@@ -120,6 +120,14 @@ def test_a_span_that_is_none(run: Run, town: Town, span: str) -> None:
     assert "is no span such as 12h, 90d or 52w" in result.stderr
 
 
+@pytest.mark.parametrize("span", ["999999w", "200000w"])
+def test_a_span_longer_than_the_calendar_erases_nothing(run: Run, town: Town, span: str) -> None:
+    result = run("retention", "--older-than", span, town.url)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"'{span}' is longer ago than there are dates" in result.stderr
+    assert b"mend the bridge" in town.path.read_bytes()
+
+
 async def test_a_store_that_a_hub_uses_says_what_to_do(run: Run, town: Town) -> None:
     async with Hub.open(town.url, engine=None):
         for words in (("channels", "delete", town.council), ("retention", "--older-than", "0h")):
@@ -133,7 +141,7 @@ async def test_a_store_that_a_hub_uses_says_what_to_do(run: Run, town: Town) -> 
 
 
 async def test_a_server_erases_while_it_runs(town: Town) -> None:
-    async with house(url=town.url) as here:
+    async with served_hub(url=town.url) as here:
         key = await here.key("ops", "operate", "read")
         for words in (("channels", "delete", town.tavern), ("retention", "--older-than", "0h", "--json")):
             done = await asyncio.to_thread(typed, *words, "--server", here.served.url, ANTIPHON_KEY=key)

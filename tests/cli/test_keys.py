@@ -16,11 +16,10 @@ import pytest
 from click.testing import Result
 
 from antiphon import Hub
-from antiphon.cli.keepers import SECRET_VARIABLE
-from antiphon.core.instants import seconds_between
+from antiphon.cli.server_client import SECRET_VARIABLE
+from antiphon.core.envelope import seconds_between
 from antiphon.hub.clock import SystemClock
-from antiphon.hub.keys import SCOPES, SECRET
-from antiphon.runtime.keys import keys_of
+from antiphon.server.api_keys import KEY_SCOPES, SECRET_PATTERN, keys_of
 from tests.cli.conftest import Run, typed
 from tests.cli.test_commands import sentence_of
 
@@ -36,7 +35,7 @@ def without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(result: Result) -> dict[str, object]:
     assert result.exit_code == 0, result.stderr
     answer: dict[str, object] = json.loads(result.stdout)
-    assert SECRET.match(str(answer["secret"]))
+    assert SECRET_PATTERN.match(str(answer["secret"]))
     key = answer["key"]
     assert isinstance(key, dict)
     return key
@@ -50,7 +49,7 @@ def test_a_life_in_a_shell(tmp_path: Path) -> None:
     done = typed(*ADA, "--kind", "human", "--scope", "read", "--scope", "invoke", "--label", "my laptop", store)
     assert done.returncode == 0
     secret = done.stdout.removesuffix("\n")
-    shape = SECRET.match(secret)
+    shape = SECRET_PATTERN.match(secret)
     assert shape is not None
     key_id = shape[1]
     assert done.stderr == (
@@ -75,10 +74,10 @@ async def test_what_is_made_opens_the_hub_of_the_store(run: Run, tmp_path: Path)
     store = str(tmp_path / "team.db")
     done = typed(*ADA, "--scope", "all", "--expires", "30d", ANTIPHON_STORE=store)
     async with Hub.open(f"sqlite:///{store}") as hub:
-        assert keys_of(hub).guarded
-        key = keys_of(hub).find(done.stdout.strip())
+        assert (await keys_of(hub)).guarded
+        key = (await keys_of(hub)).find(done.stdout.strip())
     assert key is not None
-    assert (key.participant, key.kind, key.scopes) == ("ada", "service", SCOPES)
+    assert (key.participant, key.kind, key.scopes) == ("ada", "service", KEY_SCOPES)
     assert f"until {key.expires_at}" in done.stderr
 
 
@@ -375,7 +374,7 @@ def test_mistakes_are_found_before_a_server_is_asked(run: Run, desk: Desk) -> No
     assert desk.asked == []
 
 
-LOADED = "import sys; from antiphon.cli import keys; print('httpx2' in sys.modules, 'starlette' in sys.modules)"
+LOADED = "import sys; from antiphon.cli import keys_command; print('httpx2' in sys.modules, 'starlette' in sys.modules)"
 
 
 def test_what_speaks_http_is_loaded_on_use() -> None:

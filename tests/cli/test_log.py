@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from antiphon import Envelope, Hub
-from antiphon.cli.log import followed
-from antiphon.core.codec import decode
-from antiphon.store.memory import MemoryStore
+from antiphon.cli.log_command import follow_log
+from antiphon.core.codec import decode_envelope
+from antiphon.store.memory_store import MemoryStore
 from antiphon.testing import ManualClock
 from tests.cli.conftest import Run, Town
-from tests.signals import heed_ctrl_c
+from tests.support.signals import heed_ctrl_c
 
 CONVERSATION = """\
   SEQ  TIME                  WHO   WHAT
@@ -76,7 +76,7 @@ def test_audit_shows_bookkeeping_and_causes(run: Run, town: Town) -> None:
 def test_json_is_the_envelopes(run: Run, town: Town) -> None:
     def shown(*words: str) -> list[Envelope]:
         result = run("log", town.council, "--store", town.url, "--json", *words)
-        return [decode(line.encode()) for line in result.stdout.splitlines()]
+        return [decode_envelope(line.encode()) for line in result.stdout.splitlines()]
 
     assert shown("--audit") == asyncio.run(logged(town))
     assert [envelope.sequence for envelope in shown()] == [2, 3, 4, 5, 6, 8, 10, 12, 13, 14]
@@ -112,7 +112,7 @@ async def test_following_goes_on_until_the_channel_ends() -> None:
         said = script.pop(0)
         await (channel.send(said) if said else channel.close("done"))
 
-    seen = [envelope.sequence async for envelope in followed(store, channel.channel_id, pause=pause)]
+    seen = [envelope.sequence async for envelope in follow_log(store, channel.channel_id, pause=pause)]
     assert seen == [envelope.sequence for envelope in await hub.log(channel.channel_id)]
     assert looks == 3
     await hub.close()

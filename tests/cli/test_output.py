@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.output import Cell, Column, PlainOutput, fitted
+from antiphon.cli.console_output import PlainOutput
+from antiphon.cli.table_layout import Cell, Column, fit_columns
 from tests.cli.conftest import Town
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")
@@ -69,18 +70,18 @@ def test_nothing_to_list_is_said(town: Town) -> None:
 
 
 def test_the_demonstration_fits_a_terminal(tmp_path: Path) -> None:
-    path = tmp_path / "gazette.db"
+    path = tmp_path / "refunds.db"
     written = on_terminal("demo", "--fast", "--keep", str(path), columns=80)
     lines = [line.rstrip() for line in CODES.sub("", written).splitlines()]
     assert [line for line in lines if len(line) > 80 and str(path) not in line] == []
-    assert f"  export ANTIPHON_STORE=sqlite:///{path}" in lines
+    assert f"     export ANTIPHON_STORE=sqlite:///{path}" in lines
     assert "2  kill -9" in "\n".join(lines)
 
 
 def test_plain_rows_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     out = PlainOutput()
     rows = [["1", Cell("a\nb", "bold"), "x"], ["20", "", ""]]
-    layout = fitted([Column("N", right=True), Column("NAME"), Column("LAST")], rows)
+    layout = fit_columns([Column("N", right=True), Column("NAME"), Column("LAST")], rows)
     for row in rows:
         out.row(layout, row)
     assert capsys.readouterr().out == " 1  a\\nb  x\n20\n"

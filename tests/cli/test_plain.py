@@ -1,6 +1,6 @@
 import pytest
 
-from antiphon.cli.plain import counted, printable, stretches
+from antiphon.cli.table_layout import escape_unprintable, number_ranges, pluralize
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,11 @@ from antiphon.cli.plain import counted, printable, stretches
     ],
 )
 def test_nothing_invisible_is_printed(text: str, shown: str) -> None:
-    assert printable(text) == shown
+    assert escape_unprintable(text) == shown
 
 
 def test_what_is_kept_is_kept_and_nothing_else() -> None:
-    assert printable("a\nb\x1b", keep="\n") == "a\nb\\x1b"
+    assert escape_unprintable("a\nb\x1b", keep="\n") == "a\nb\\x1b"
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_what_is_kept_is_kept_and_nothing_else() -> None:
     ],
 )
 def test_stretches(numbers: list[int], written: str) -> None:
-    assert stretches(numbers) == written
+    assert number_ranges(numbers) == written
 
 
 def test_counted() -> None:
-    assert [counted(1, "channel"), counted(0, "channel"), counted(1200, "copy", "copies")] == [
+    assert [pluralize(1, "channel"), pluralize(0, "channel"), pluralize(1200, "copy", "copies")] == [
         "1 channel",
         "0 channels",
         "1,200 copies",

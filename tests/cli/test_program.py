@@ -9,7 +9,7 @@ import click
 import pytest
 
 from antiphon import AntiphonError, TransitionGraph, UsageError
-from antiphon.cli.program import NAME, Program, load
+from antiphon.cli.program import PROGRAM_MODULE_NAME, Program, load_program
 
 HEAD = """
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ ada, ben = (Agent(name, ScriptedModel(["Yes."])) for name in ("ada", "ben"))
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
-    sys.modules.pop(NAME, None)
+    sys.modules.pop(PROGRAM_MODULE_NAME, None)
 
 
 def written(folder: Path, text: str, *, head: str = HEAD) -> str:
@@ -33,8 +33,8 @@ def written(folder: Path, text: str, *, head: str = HEAD) -> str:
 
 
 async def names_in(program: Program) -> list[str]:
-    async with program.opened() as opened:
-        return [agent.name for agent in opened.agents]
+    async with program.open() as agents:
+        return [agent.name for agent in agents]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ async def names_in(program: Program) -> list[str]:
     ],
 )
 async def test_agents_may_be_given_in_many_ways(text: str, names: list[str], tmp_path: Path) -> None:
-    assert await names_in(load(written(tmp_path, text))) == names
+    assert await names_in(load_program(written(tmp_path, text))) == names
 
 
 async def test_what_is_opened_for_agents_is_closed(tmp_path: Path) -> None:
@@ -61,29 +61,29 @@ async def test_what_is_opened_for_agents_is_closed(tmp_path: Path) -> None:
             yield [ada]
             Path(__file__).with_name("open").unlink()
     """
-    program = load(written(tmp_path, text))
+    program = load_program(written(tmp_path, text))
     assert not (tmp_path / "open").exists()
-    async with program.opened() as opened:
-        assert [agent.name for agent in opened.agents] == ["ada"]
+    async with program.open() as agents:
+        assert [agent.name for agent in agents] == ["ada"]
         assert (tmp_path / "open").exists()
     assert not (tmp_path / "open").exists()
 
 
 async def test_what_goes_wrong_inside_passes_through(tmp_path: Path) -> None:
-    program = load(written(tmp_path, "@asynccontextmanager\nasync def agents(): yield ada"))
+    program = load_program(written(tmp_path, "@asynccontextmanager\nasync def agents(): yield ada"))
     with pytest.raises(KeyError, match="mine"):
-        async with program.opened():
+        async with program.open():
             raise KeyError("mine")
 
 
-async def test_a_graph_its_order_and_a_title(tmp_path: Path) -> None:
+def test_a_graph_its_order_and_a_title(tmp_path: Path) -> None:
     text = """
         graph = TransitionGraph.sequence(["ada", "ben"]).to_dict()
         participants, title = ["ben", "ada"], "The council"
     """
-    async with load(written(tmp_path, text)).opened() as opened:
-        assert opened.graph == TransitionGraph.sequence(["ada", "ben"])
-        assert (opened.participants, opened.title) == (("ben", "ada"), "The council")
+    program = load_program(written(tmp_path, text))
+    assert program.graph == TransitionGraph.sequence(["ada", "ben"])
+    assert (program.participants, program.title) == (("ben", "ada"), "The council")
 
 
 def test_it_is_run_as_python_runs_a_file(tmp_path: Path) -> None:
@@ -102,11 +102,11 @@ def test_it_is_run_as_python_runs_a_file(tmp_path: Path) -> None:
         title = " ".join((__name__, __file__, sys.path[0]))
     """
     path = written(tmp_path, text, head="")
-    program = load(path)
-    assert program.title == f"{NAME} {path} {tmp_path}"
+    program = load_program(path)
+    assert program.title == f"{PROGRAM_MODULE_NAME} {path} {tmp_path}"
     assert callable(program.agents)
     assert program.agents().name == "cleo"
-    assert load(written(tmp_path, "agents = ada")).title == "team"
+    assert load_program(written(tmp_path, "agents = ada")).title == "team"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_it_is_run_as_python_runs_a_file(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_the_file_is_a_sentence(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=said):
-        load(written(tmp_path, text))
+        load_program(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -154,16 +154,16 @@ def test_a_mistake_in_the_file_is_a_sentence(text: str, said: str, tmp_path: Pat
     ],
 )
 async def test_a_mistake_in_what_it_makes_is_a_sentence(text: str, said: str, tmp_path: Path) -> None:
-    program = load(written(tmp_path, text))
+    program = load_program(written(tmp_path, text))
     with pytest.raises(AntiphonError, match=said):
         await names_in(program)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match=r"there is no file '.*nowhere.py'"):
-        load(str(tmp_path / "nowhere.py"))
+        load_program(str(tmp_path / "nowhere.py"))
     with pytest.raises(click.UsageError, match="is a folder"):
-        load(str(tmp_path))
+        load_program(str(tmp_path))
     (tmp_path / "sound.py").write_bytes(b"\x00\xff")
     with pytest.raises(UsageError, match=r"sound.py"):
-        load(str(tmp_path / "sound.py"))
+        load_program(str(tmp_path / "sound.py"))

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from antiphon.cli.program import NAME
+from antiphon.cli.program import PROGRAM_MODULE_NAME
 from tests.cli.conftest import Run, typed
 from tests.cli.terminal import CTRL_C, CTRL_D, Terminal
 
@@ -556,7 +556,7 @@ def test_what_is_wrong_is_said_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     done = run("run", write(text), "-m", "Hello", *words)
-    sys.modules.pop(NAME, None)
+    sys.modules.pop(PROGRAM_MODULE_NAME, None)
     assert done.exit_code == code, done.stderr
     assert "Traceback" not in done.stderr
     assert said in next(line for line in done.stderr.splitlines() if line.startswith("Error: "))
@@ -573,7 +573,7 @@ import sys
 from click.testing import CliRunner
 from antiphon.cli import commands
 assert CliRunner().invoke(commands, ["--help"]).exit_code == 0
-print([name for name in ("rich", "readline", "antiphon.cli.keyboard", "antiphon.cli.program") if name in sys.modules])
+print([name for name in ("rich", "readline", "antiphon.cli.line_input", "antiphon.cli.program") if name in sys.modules])
 assert CliRunner().invoke(commands, ["run", sys.argv[1], "-m", "Hi"]).exit_code == 0
 print([name for name in ("rich", "readline") if name in sys.modules])
 """

@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from antiphon.server.limits import Limits
+from antiphon.server.limits import ServerLimits
 from tests.cli.conftest import Run, typed
-from tests.signals import heed_ctrl_c
+from tests.support.signals import heed_ctrl_c
 
 TEAM = """
 from antiphon import Agent, says
@@ -215,7 +215,7 @@ def test_the_soft_limit_of_open_files_is_raised(team: Path) -> None:
             soft, hard = resource.prlimit(int(str(begun["pid"])), resource.RLIMIT_NOFILE)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, own)
-    assert (soft, hard) == (2 * Limits().connections, own[1])
+    assert (soft, hard) == (2 * ServerLimits().connections, own[1])
 
 
 def test_an_open_server_listens_to_this_machine_alone(run: Run, team: Path) -> None:

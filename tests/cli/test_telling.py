@@ -1,15 +1,8 @@
 import pytest
 
-from antiphon.cli.telling import is_bookkeeping, told
+from antiphon.cli.envelope_text import describe_envelope, is_bookkeeping
 from antiphon.core.envelope import OPERATORS, Envelope
 from antiphon.core.events import (
-    EV_CALL_CLEARED,
-    EV_CALL_CONFLICTED,
-    EV_CALL_DOUBTED,
-    EV_CALL_FAILED,
-    EV_CALL_FINISHED,
-    EV_CALL_RETRIED,
-    EV_CALL_STARTED,
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_CREATED,
     EV_CHANNEL_EXPIRED,
@@ -26,9 +19,18 @@ from antiphon.core.events import (
     EV_PARTICIPANT_REGISTERED,
     EV_TEXT,
     EV_TURN_ASSIGNED,
-    EV_TURN_CLAIMED,
     EV_TURN_FAILED,
     EV_TURN_FENCED,
+)
+from antiphon.core.execution_events import (
+    EV_CALL_CLEARED,
+    EV_CALL_CONFLICTED,
+    EV_CALL_DOUBTED,
+    EV_CALL_FAILED,
+    EV_CALL_FINISHED,
+    EV_CALL_RETRIED,
+    EV_CALL_STARTED,
+    EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
 )
 
@@ -128,7 +130,7 @@ SEATS = [{"name": "ada", "kind": "agent"}, {"name": "ben", "kind": "human"}]
     ],
 )
 def test_an_envelope_in_words(envelope: Envelope, words: str) -> None:
-    assert told(envelope) == words
+    assert describe_envelope(envelope) == words
 
 
 def test_bookkeeping_is_what_only_operators_see() -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from antiphon import Decision, Envelope, Expectation, RulesInvalid, Seats, State, Wait, register_adapter
-from antiphon.orchestration import lawbook
+from antiphon.orchestration import catalogue
 from antiphon.testing import check_adapter
 
 
@@ -52,6 +52,25 @@ class Needy:
 
 
 MISTAKES: dict[str, tuple[object, str]] = {
+    "an end that is neither": (
+        changed(ends_in="song"),
+        "'ends_in' of the adapter Odd is 'song'; give 'text' or 'packet'",
+    ),
+    "an end that is a flag": (changed(ends_in=True), "'ends_in' of the adapter Odd is True; give a str"),
+    "reactions in a list": (
+        changed(reacts=["my.event"]),
+        "'reacts' of the adapter Odd is ['my.event']; give a frozenset",
+    ),
+    "a reaction to itself": (
+        changed(reacts=frozenset({"antiphon.turn.assigned"})),
+        "the adapter Odd reacts to 'antiphon.turn.assigned'; give types of yours, or of these: ag2.channel.opened, ",
+    ),
+    "a reaction to a number": (changed(reacts=frozenset({7})), "the adapter Odd reacts to 7; give types of yours"),
+    "a recovery without a failure": (
+        changed(recover=lambda self, memory: Wait()),
+        "the adapter Odd needs a method recover(self, memory, state, failed)",
+    ),
+    "a view of nothing": (changed(view=lambda self: None), "the adapter Odd needs a method view(self, participants)"),
     "an instance": (Sound({}), "is no class; give the class itself, not an instance of it"),
     "a name alone": ("test-sound", "'test-sound' is no class"),
     "no name": (changed(name=MISSING), "the adapter Odd has no 'name'; give a str"),
@@ -103,7 +122,7 @@ MISTAKES: dict[str, tuple[object, str]] = {
 def test_a_mistake_is_named_when_it_is_registered(adapter: type[Sound], complaint: str) -> None:
     with pytest.raises(RulesInvalid, match=re.escape(complaint)):
         register_adapter(adapter)
-    assert "test-sound" not in lawbook._registered
+    assert "test-sound" not in catalogue._registered_adapters
 
 
 @pytest.mark.parametrize(("adapter", "complaint"), MISTAKES.values(), ids=MISTAKES)
@@ -134,7 +153,7 @@ def test_what_is_sound_passes(adapter: Callable[[], type[Sound]]) -> None:
     try:
         assert register_adapter(found) is found
     finally:
-        lawbook._registered.pop("test-sound", None)
+        catalogue._registered_adapters.pop("test-sound", None)
 
 
 class Failing(Sound):

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import FullTranscript, Message, SummarisedTranscript, TokenBudget, UsageError
-from antiphon.core.summaries import Summary, summarises
-from antiphon.core.views import about_tokens, messages_of
-from tests.core.cases import created, log_of, packed, said
+from antiphon.agents.call_results import Summary
+from antiphon.agents.history import as_summarising
+from antiphon.core.views import estimate_tokens, transcript_messages
+from tests.support.envelopes import created, log_of, packed, said
 
 
 def user(text: str) -> Message:
@@ -61,7 +62,7 @@ def test_the_last_message_is_shown_however_long_it_is(before: list[Message]) -> 
     ("text", "tokens"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("a" * 400, 100), ("ä" * 5, 2)]
 )
 def test_a_token_is_four_characters_if_nothing_else_is_said(text: str, tokens: int) -> None:
-    assert about_tokens(text) == tokens
+    assert estimate_tokens(text) == tokens
     assert TokenBudget(max(1, tokens)).shown([user("x"), user(text)])[-1] == user(text)
     assert TokenBudget(tokens + 1).shown([user("x"), user(text)]) == [user("x"), user(text)]
 
@@ -142,19 +143,19 @@ def test_when_a_summary_is_due_and_of_what(count: int, last: int | None, due: st
 
 
 def test_a_summary_stands_for_all_but_the_most_recent() -> None:
-    made = TWO.made(SEVEN, "in short", "ada")
+    made = TWO.summary_of(SEVEN, "in short", "ada")
     assert made == Summary("in short", 5, "ada")
     line = user("[What the 5 messages before came to]\nin short")
-    assert TWO.shown_with(SEVEN, made) == [line, user("f"), user("g")]
-    assert TWO.shown_with([*SEVEN, user("h")], made) == [line, user("f"), user("g"), user("h")]
+    assert TWO.with_summary(SEVEN, made) == [line, user("f"), user("g")]
+    assert TWO.with_summary([*SEVEN, user("h")], made) == [line, user("f"), user("g"), user("h")]
 
 
 def test_without_a_summary_everything_is_shown() -> None:
-    assert TWO.shown_with(SEVEN, None) == SEVEN
+    assert TWO.with_summary(SEVEN, None) == SEVEN
     assert TWO.shown(SEVEN) == SEVEN
-    assert TWO.project(LOG, "bob") == messages_of(LOG, "bob", named=False)
+    assert TWO.project(LOG, "bob") == transcript_messages(LOG, "bob", named=False)
     named = SummarisedTranscript(nothing, recent_n=2, named=True)
-    assert named.project(LOG, "bob") == messages_of(LOG, "bob", named=True)
+    assert named.project(LOG, "bob") == transcript_messages(LOG, "bob", named=True)
 
 
 @pytest.mark.parametrize("recent_n", [0, -1, 2.0, "3", True, None])
@@ -170,9 +171,9 @@ def test_what_cannot_sum_up_is_refused(summarise: object) -> None:
 
 
 def test_which_views_sum_up() -> None:
-    assert summarises(TWO) is TWO
-    assert summarises(FullTranscript()) is None
-    assert summarises(TokenBudget(5)) is None
+    assert as_summarising(TWO) is TWO
+    assert as_summarising(FullTranscript()) is None
+    assert as_summarising(TokenBudget(5)) is None
 
 
 def test_views_are_values() -> None:
@@ -194,13 +195,13 @@ def test_every_message_is_summed_up_once_or_shown_and_none_is_both(growth: list[
         log += [user(f"m{len(log) + n}") for n in range(many)]
         due = view.due(log, last)
         if due is not None:
-            told = [] if last is None else list(view.shown_with([], last))
+            told = [] if last is None else list(view.with_summary([], last))
             assert due[: len(told)] == told, "the last summary comes first"
             assert len(due) > len(told), "something is new"
             handed += due[len(told) :]
-            last = view.made(log, f"s{len(log)}", "ada")
+            last = view.summary_of(log, f"s{len(log)}", "ada")
             assert view.due(log, last) is None, "once is enough"
-        shown = list(view.shown_with(log, last))
+        shown = list(view.with_summary(log, last))
         since = shown if last is None else shown[1:]
         assert handed + since == log
         assert min(recent_n, len(log)) <= len(since) <= 2 * recent_n

@@ -8,12 +8,10 @@ from typing import ClassVar
 import pytest
 
 from antiphon import EV_TEXT, Assign, Envelope, Hub, State
-from antiphon.core.decision import Decision
 from antiphon.core.guard import ALLOW, Verdict
-from antiphon.core.rules import Expectation
-from antiphon.guards.membership import Membership, TurnOrder
-from antiphon.guards.silence import LifeSpan, Within
-from antiphon.guards.writers import Writers
+from antiphon.core.ruleset import Expectation
+from antiphon.core.state import Decision
+from antiphon.guards.standard_guards import ContextWriters, ExpectationGuard, Membership, TimeToLive, TurnOrder
 from antiphon.orchestration.adapters import Consulting, Conversation, Discussion
 from antiphon.testing import canonical_digest, check_adapter, check_guard
 
@@ -28,9 +26,12 @@ def test_adapters_that_ship_pass(adapter: type) -> None:
     [
         Membership(),
         TurnOrder(),
-        Writers({"a": frozenset({"ann"})}),
-        LifeSpan(),
-        *(Within(Expectation(name, 5)) for name in ("acks_within", "reply_within", "max_silence", "turn_within")),
+        ContextWriters({"a": frozenset({"ann"})}),
+        TimeToLive(),
+        *(
+            ExpectationGuard(Expectation(name, 5))
+            for name in ("acks_within", "reply_within", "max_silence", "turn_within")
+        ),
     ],
     ids=lambda guard: guard.name,
 )

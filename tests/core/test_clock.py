@@ -9,13 +9,13 @@ import pytest
 
 from antiphon import UsageError
 from antiphon.testing import ManualClock
-from antiphon.testing.clock import START
-from tests.core.cases import at
+from antiphon.testing.manual_clock import MANUAL_CLOCK_START
+from tests.support.envelopes import at
 
 
 def test_it_moves_when_it_is_told_to() -> None:
     clock = ManualClock()
-    assert clock.now() == START
+    assert clock.now() == MANUAL_CLOCK_START
     clock.advance(1.5)
     clock.advance(0)
     assert (clock.now(), clock.drift()) == (at(1.5), 0)
@@ -30,14 +30,14 @@ def test_a_time_that_is_none_moves_nothing(seconds: object) -> None:
     for move in (clock.advance, clock.set):
         with pytest.raises(UsageError, match=f"seconds is {seconds!r}; give a number of seconds"):
             move(seconds)  # type: ignore[arg-type]
-    assert (clock.now(), clock.drift()) == (START, 0)
+    assert (clock.now(), clock.drift()) == (MANUAL_CLOCK_START, 0)
 
 
 def test_time_does_not_run_backwards() -> None:
     clock = ManualClock()
     with pytest.raises(UsageError, match=r"by -1 seconds; give 0 or more, or put the clock back with set"):
         clock.advance(-1)
-    assert clock.now() == START
+    assert clock.now() == MANUAL_CLOCK_START
 
 
 def test_the_end_of_the_calendar_is_the_end() -> None:

@@ -16,19 +16,19 @@ from antiphon.core.codec import (
     Malformed,
     as_type,
     check_json,
-    copied,
+    copy_json,
     count_values,
-    decode,
-    encode,
+    decode_envelope,
+    encode_envelope,
     from_json,
-    parsed,
+    parse_json,
     to_json,
 )
-from antiphon.core.draft import check_draft
-from antiphon.core.rules import Expectation
-from antiphon.server.problems import Refused
-from antiphon.server.reading import typed
-from antiphon.server.shapes import Changes
+from antiphon.core.event_data import check_draft
+from antiphon.core.ruleset import Expectation
+from antiphon.server.app import decode_body
+from antiphon.server.problems import RequestRefused
+from antiphon.server.schemas import Changes
 
 
 def nested(levels: int, value: object = 0) -> object:
@@ -68,7 +68,7 @@ class Odd(dict[str, object]):
 )
 def test_what_may_be_recorded(value: object) -> None:
     check_json(value)
-    assert copied(value) == value
+    assert copy_json(value) == value
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_a_draft_that_may_be_in_none(changes: dict[str, object], reason: str) ->
 
 def test_a_record_is_the_envelope_and_nothing_else() -> None:
     envelope = Envelope("id", "here", "alice", ["bob"], "my.thing", {"a": [1]}, "why", Priority.URGENT, "now", 7)
-    assert encode(envelope) == (
+    assert encode_envelope(envelope) == (
         b'{"envelope_id":"id","channel_id":"here","sender_id":"alice","audience":["bob"],"event_type":"my.thing",'
         b'"event_data":{"a":[1]},"causation_id":"why","priority":2,"created_at":"now","sequence":7}'
     )
-    assert decode(encode(envelope)) == envelope
+    assert decode_envelope(encode_envelope(envelope)) == envelope
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_record_is_the_envelope_and_nothing_else() -> None:
 )
 def test_what_is_no_record(record: bytes) -> None:
     with pytest.raises(Malformed, match="not an envelope"):
-        decode(record)
+        decode_envelope(record)
 
 
 def test_values_of_ours_are_read_strictly() -> None:
@@ -219,7 +219,7 @@ def test_an_envelope_cannot_be_changed() -> None:
 
 
 def numbers(number: float, count: int = 9_000) -> bytes:
-    return encode(Envelope(event_type="app.numbers", event_data={"set": {"n": [number] * count}}))
+    return encode_envelope(Envelope(event_type="app.numbers", event_data={"set": {"n": [number] * count}}))
 
 
 def body_of(record: bytes) -> bytes:
@@ -227,10 +227,10 @@ def body_of(record: bytes) -> bytes:
 
 
 READERS: dict[str, Callable[[bytes], object]] = {
-    "a record": decode,
+    "a record": decode_envelope,
     "a value of ours": lambda record: from_json(record, dict),
-    "what a model wrote": lambda record: parsed(record.decode()),
-    "the body of a request": lambda record: typed(body_of(record), Changes),
+    "what a model wrote": lambda record: parse_json(record.decode()),
+    "the body of a request": lambda record: decode_body(body_of(record), Changes),
 }
 
 
@@ -251,7 +251,7 @@ def test_numbers_with_a_large_exponent_take_no_longer_than_others(read: Callable
 def test_a_number_that_is_too_large_is_refused_by_every_reader() -> None:
     record = numbers(5.5, 1).replace(b"5.5", b"1e999")
     for read in READERS.values():
-        with pytest.raises((Malformed, Refused), match=r"out of range|right shape"):
+        with pytest.raises((Malformed, RequestRefused), match=r"out of range|right shape"):
             read(record)
 
 
@@ -259,8 +259,8 @@ def test_a_body_of_too_many_values_is_refused_before_they_take_up_memory() -> No
     body = b'{"set":{"n":[%s]}}' % b",".join([b"[]"] * 300_000)
     tracemalloc.start()
     try:
-        with pytest.raises(Refused, match="more than 32000 values of JSON") as refused:
-            typed(body, Changes)
+        with pytest.raises(RequestRefused, match="more than 32000 values of JSON") as refused:
+            decode_body(body, Changes)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -271,7 +271,7 @@ def test_a_body_of_too_many_values_is_refused_before_they_take_up_memory() -> No
 @pytest.mark.parametrize("text", ["," * 20_000, '",' * 20_000, '\\",' * 20_000, "\\" * 20_000 + "," * 20_000])
 def test_commas_in_a_text_are_no_values(text: str) -> None:
     changes = Changes({"said": text, "more": [1, 2]})
-    assert typed(to_json(changes), Changes) == changes
+    assert decode_body(to_json(changes), Changes) == changes
 
 
 def test_values_are_counted_up_to_a_number() -> None:

@@ -7,30 +7,32 @@ from dataclasses import replace
 import pytest
 
 from antiphon import Envelope
+from antiphon.core.envelope import Json
 from antiphon.core.events import (
-    EV_CALL_FAILED,
-    EV_CALL_FINISHED,
-    EV_CALL_RETRIED,
-    EV_CALL_STARTED,
     EV_TASK_COMPLETED,
     EV_TASK_FAILED,
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
-    EV_TURN_CLAIMED,
     EV_TURN_FAILED,
+    FailedTurn,
+)
+from antiphon.core.execution_events import (
+    EV_CALL_FAILED,
+    EV_CALL_FINISHED,
+    EV_CALL_RETRIED,
+    EV_CALL_STARTED,
+    EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
     CallFailed,
     CallFinished,
     CallRetried,
     CallStarted,
-    Claimed,
-    Failed,
-    Json,
-    Released,
+    TurnClaimed,
+    TurnReleased,
 )
-from antiphon.core.turns import noted
+from antiphon.core.turns import journal_draft
 from antiphon.testing.digest import canonical_digest
-from tests.core.cases import acked, assigned, at, created, fact, opened, said
+from tests.support.envelopes import acked, assigned, at, created, fact, opened, said
 
 
 def told(*facts: Envelope, numbers: int = 0, prefix: str = "e", start: float = 0) -> list[Envelope]:
@@ -57,15 +59,17 @@ def turn(name: str, **changes: object) -> dict[str, Envelope]:
     key = str(changes.get("key", "k"))
     outcome = {"text": changes.get("result", "a cat")}
     return {
-        "claimed": noted(EV_TURN_CLAIMED, Claimed(name, 1, "one")),
-        "claimed again": noted(EV_TURN_CLAIMED, Claimed(name, 2, "two")),
-        "retried": noted(EV_CALL_RETRIED, CallRetried(name, 2, 1, "busy", 0.25, 503)),
-        "released": noted(EV_TURN_RELEASED, Released(name, 1)),
-        "look": noted(EV_CALL_STARTED, CallStarted(name, 1, "look", str(changes.get("digest", "d1")), args, key)),
-        "ask": noted(EV_CALL_STARTED, CallStarted(name, 2, "ask", "d2", {}, key)),
-        "looked": noted(EV_CALL_FINISHED, CallFinished(name, 1, outcome)),
-        "asked": noted(EV_CALL_FAILED, CallFailed(name, 2, str(changes.get("error", "Nobody is there.")))),
-        "failed": noted(EV_TURN_FAILED, Failed(name, "ada", "model_error")),
+        "claimed": journal_draft(EV_TURN_CLAIMED, TurnClaimed(name, 1, "one")),
+        "claimed again": journal_draft(EV_TURN_CLAIMED, TurnClaimed(name, 2, "two")),
+        "retried": journal_draft(EV_CALL_RETRIED, CallRetried(name, 2, 1, "busy", 0.25, 503)),
+        "released": journal_draft(EV_TURN_RELEASED, TurnReleased(name, 1)),
+        "look": journal_draft(
+            EV_CALL_STARTED, CallStarted(name, 1, "look", str(changes.get("digest", "d1")), args, key)
+        ),
+        "ask": journal_draft(EV_CALL_STARTED, CallStarted(name, 2, "ask", "d2", {}, key)),
+        "looked": journal_draft(EV_CALL_FINISHED, CallFinished(name, 1, outcome)),
+        "asked": journal_draft(EV_CALL_FAILED, CallFailed(name, 2, str(changes.get("error", "Nobody is there.")))),
+        "failed": journal_draft(EV_TURN_FAILED, FailedTurn(name, "ada", "model_error")),
     }
 
 
@@ -135,8 +139,10 @@ def test_the_order_of_what_was_said_is_part_of_the_story() -> None:
 
 def test_to_which_call_a_result_belongs_is_part_of_the_story() -> None:
     swapped = story("claimed", "look", "ask")[:-1]
-    one = (noted(EV_CALL_FINISHED, CallFinished("5/ada", index, {"text": str(index)})) for index in (1, 2))
-    other = (noted(EV_CALL_FINISHED, CallFinished("5/ada", 3 - index, {"text": str(index)})) for index in (1, 2))
+    one = (journal_draft(EV_CALL_FINISHED, CallFinished("5/ada", index, {"text": str(index)})) for index in (1, 2))
+    other = (
+        journal_draft(EV_CALL_FINISHED, CallFinished("5/ada", 3 - index, {"text": str(index)})) for index in (1, 2)
+    )
     assert canonical_digest(told(*swapped, *one)) != canonical_digest(told(*swapped, *other))
 
 

@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import asdict
 
 from antiphon import Envelope
-from antiphon.core.events import Closed, ContextSet, Other, Packet, Text, event_of, fits
+from antiphon.core.event_data import event_data_error, event_of
+from antiphon.core.events import ChannelClosed, ContextSet, OtherEvent, Packet, Text
 from antiphon.core.evolve import evolve
 from antiphon.core.state import State, Turn
-from tests.core.cases import (
+from tests.support.envelopes import (
     acked,
     assigned,
     at,
@@ -205,19 +206,19 @@ def test_who_is_expected() -> None:
     [
         ("ag2.msg.text", {"text": "hi"}, Text("hi")),
         ("ag2.msg.text", {"text": "hi", "lang": "en"}, Text("hi")),
-        ("ag2.msg.text", {"text": None}, Other()),
+        ("ag2.msg.text", {"text": None}, OtherEvent()),
         ("ag2.packet", {"body": "hi"}, Packet("hi")),
-        ("ag2.packet", {"body": "hi", "context_updates": {"sets": {}}}, Other()),
+        ("ag2.packet", {"body": "hi", "context_updates": {"sets": {}}}, OtherEvent()),
         ("ag2.context.set", {"set": {"a": 1}}, ContextSet({"a": 1})),
-        ("ag2.context.set", {"unset": ["a"]}, Other()),
-        ("ag2.channel.closed", {"reason": "done", "by": "bob"}, Closed("done", "bob")),
-        ("ag2.channel.closed", {}, Closed()),
-        ("myapp.thing", {"text": "hi"}, Other()),
-        ("", {}, Other()),
+        ("ag2.context.set", {"unset": ["a"]}, OtherEvent()),
+        ("ag2.channel.closed", {"reason": "done", "by": "bob"}, ChannelClosed("done", "bob")),
+        ("ag2.channel.closed", {}, ChannelClosed()),
+        ("myapp.thing", {"text": "hi"}, OtherEvent()),
+        ("", {}, OtherEvent()),
     ],
 )
 def test_what_an_envelope_says(event_type: str, data: dict[str, object], event: object) -> None:
     envelope = fact("alice", event_type, data)
     assert event_of(envelope) == event
     ours = event_type.startswith("ag2.")
-    assert (fits(event_type, data) is None) == (not ours or event != Other())
+    assert (event_data_error(event_type, data) is None) == (not ours or event != OtherEvent())

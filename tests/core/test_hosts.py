@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.core.hosts import is_loopback
+from antiphon._net import is_loopback
 
 
 @pytest.mark.parametrize("host", ["localhost", "app.localhost", "127.0.0.1", "127.8.8.8", "::1"])

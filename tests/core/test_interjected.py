@@ -34,13 +34,14 @@ from antiphon import (
     register_condition,
     register_target,
 )
-from antiphon.core.guard import Deny, Later
-from antiphon.core.laws import Fold
-from antiphon.core.replaying import replayed
-from antiphon.core.step import Admitted, consequences, pending, stamped, step
-from antiphon.core.turns import Claim
-from tests.core.cases import ASSIGNED, at, fact, packed, said, written
-from tests.core.scene import Scene, because, call
+from antiphon.core.event_data import Deny
+from antiphon.core.guard import Later
+from antiphon.core.replaying import replay_decisions
+from antiphon.core.ruleset import Fold
+from antiphon.core.step import Admitted, consequences, pending_turns, stamp_draft, step
+from antiphon.core.turns import TurnClaim
+from tests.support.envelopes import ASSIGNED, at, fact, packed, said, written
+from tests.support.pure_channel import PureChannel, because, call
 
 PEOPLE = ("ann", "ada:agent", "bob:agent", "dana:human", "rita:human")
 FAILED, CLOSED = "antiphon.rule.failed", "ag2.channel.closed"
@@ -83,22 +84,24 @@ def then(speaker: str, target: TransitionTarget) -> Transition:
     return Transition(FromSpeaker(speaker), target)
 
 
-def holding(target: TransitionTarget, *rules: Transition, most: int | None = None) -> Scene:
+def holding(target: TransitionTarget, *rules: Transition, most: int | None = None) -> PureChannel:
     """A workflow in which ann has spoken, and her target has the turn."""
     graph = TransitionGraph("ann", [then("ann", target), *rules], TerminateTarget("over"), most)
-    scene = Scene("workflow", *PEOPLE, graph=graph.to_dict(), interjectors=["bob"])
+    scene = PureChannel("workflow", *PEOPLE, graph=graph.to_dict(), interjectors=["bob"])
     scene.says("ann")
     return scene
 
 
-def after_a_word(scene: Scene, speaker: str = "rita", audience: list[str] | None = None) -> list[tuple[str, object]]:
+def after_a_word(
+    scene: PureChannel, speaker: str = "rita", audience: list[str] | None = None
+) -> list[tuple[str, object]]:
     """What follows from a word, whatever a guard would say about it: the type, and who or why."""
     draft = said(speaker, "by the way", audience)
-    word = stamped(draft, scene.state, at=at(scene.now), new_id=scene.new_id)
-    scene.fold = scene.laws.fold(scene.fold, word)
+    word = stamp_draft(draft, scene.state, at=at(scene.now), new_id=scene.new_id)
+    scene.fold = scene.ruleset.fold(scene.fold, word)
     scene.log.append(word)
     assert scene.state.interjected
-    following = consequences(scene.laws, scene.fold, word)
+    following = consequences(scene.ruleset, scene.fold, word)
     assert all(each.causation_id == word.envelope_id and each.sender_id == "hub" for each in following)
     return [(each.event_type, each.event_data.get("speakers", each.event_data.get("reason"))) for each in following]
 
@@ -164,20 +167,20 @@ def test_a_rule_that_raises_is_told_although_nothing_else_follows() -> None:
 def test_whoever_may_not_see_the_word_is_told_at_least_of_the_turn(audience: list[str] | None, told: list[str]) -> None:
     scene = holding(ADA)
     after_a_word(scene, audience=audience)
-    (given,) = consequences(scene.laws, scene.fold, scene.log[-1])
+    (given,) = consequences(scene.ruleset, scene.fold, scene.log[-1])
     assert given.audience == ["hub:operators", *told]
 
 
 @pytest.mark.parametrize(("channel_type", "speakers"), [("discussion", ["ada"]), ("consulting", ["ada"])])
 def test_it_is_the_same_in_other_channels_with_an_order(channel_type: str, speakers: list[str]) -> None:
     people = ("ann", "ada:agent") if channel_type == "consulting" else PEOPLE
-    scene = Scene(channel_type, *people)
+    scene = PureChannel(channel_type, *people)
     scene.says("ann")
     assert after_a_word(scene, "ann" if channel_type == "consulting" else "rita") == [(ASSIGNED, speakers)]
 
 
 def test_without_an_order_nothing_is_put_in() -> None:
-    scene = Scene("conversation", "ann", "ada:agent")
+    scene = PureChannel("conversation", "ann", "ada:agent")
     scene.says("ann")
     assert scene.says("ann", "and another thing") == ["msg.text", "turn.assigned"]
     assert not scene.state.interjected
@@ -249,7 +252,7 @@ def test_a_failure_after_a_word_beside_the_turn_is_decided_as_any_other() -> Non
     scene.answers()
     _, by = scene.running()
     aside = fact("bob", "ag2.msg.text", {"text": "by the way", "aside": True})
-    scene.fold = scene.laws.fold(scene.fold, stamped(aside, scene.state, at=at(9), new_id=scene.new_id))
+    scene.fold = scene.ruleset.fold(scene.fold, stamp_draft(aside, scene.state, at=at(9), new_id=scene.new_id))
     assert scene.state.interjected
     scene.fails(by)
     assert scene.state.close_reason == "over"
@@ -258,8 +261,8 @@ def test_a_failure_after_a_word_beside_the_turn_is_decided_as_any_other() -> Non
 # When it may be said
 
 
-def outcome(scene: Scene, speaker: str) -> str:
-    found = step(scene.fold, said(speaker), laws=scene.laws, at=at(scene.now), new_id=scene.new_id)
+def outcome(scene: PureChannel, speaker: str) -> str:
+    found = step(scene.fold, said(speaker), ruleset=scene.ruleset, at=at(scene.now), new_id=scene.new_id)
     return {Later: "later", Deny: "denied", Admitted: "said"}[type(found)]
 
 
@@ -272,16 +275,16 @@ def test_a_word_waits_while_a_turn_that_was_begun_is_owed(speaker: str) -> None:
     scene.releases(by)
     assert outcome(scene, speaker) == "later", "it was begun, and will go on"
     scene.running()
-    assert scene.ends(Claim(by.turn_id, 2), packed("ada")) == ["packet", "channel.closed"]
+    assert scene.ends(TurnClaim(by.turn_id, 2), packed("ada")) == ["packet", "channel.closed"]
     assert outcome(scene, speaker) == "denied"
 
 
 def test_a_word_waits_for_every_turn_of_a_group() -> None:
     scene = holding(BOTH, then("bob", AgentTarget("dana")))
     claims = []
-    for turn in pending(scene.state):
+    for turn in pending_turns(scene.state):
         scene.claims(turn)
-        claims.append(Claim(turn.turn_id, 1))
+        claims.append(TurnClaim(turn.turn_id, 1))
     assert outcome(scene, "rita") == "later"
     scene.ends(claims[0], packed("ada"))
     assert outcome(scene, "rita") == "later"
@@ -300,7 +303,7 @@ def test_nobody_waits_for_a_turn_that_waits_for_a_person() -> None:
     scene = holding(ADA)
     turn, by = scene.running()
     scene.writes(by, call("doubted", turn.turn_id))
-    found = step(scene.fold, said("rita"), laws=scene.laws, at=at(scene.now), new_id=scene.new_id)
+    found = step(scene.fold, said("rita"), ruleset=scene.ruleset, at=at(scene.now), new_id=scene.new_id)
     assert isinstance(found, Deny)
     assert found.reason == "in_doubt"
 
@@ -317,7 +320,7 @@ def test_what_is_written_to_the_context_does_not_wait() -> None:
     scene = holding(ADA)
     scene.running()
     draft = written("rita", {"seen": True})
-    assert isinstance(step(scene.fold, draft, laws=scene.laws, at=at(9), new_id=scene.new_id), Admitted)
+    assert isinstance(step(scene.fold, draft, ruleset=scene.ruleset, at=at(9), new_id=scene.new_id), Admitted)
 
 
 # Whatever happens
@@ -353,7 +356,7 @@ KINDS = ["speak"] * 5 + ["word"] * 3 + ["claim", "claim", "fail", "fail", "aside
 MOVES = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 5), ROUTES), min_size=15, max_size=30)
 
 
-def moved(scene: Scene, what: str, number: int, *, routing: dict[str, object]) -> None:
+def moved(scene: PureChannel, what: str, number: int, *, routing: dict[str, object]) -> None:
     """Let one thing happen, if it can."""
     state = scene.state
     owed = state.owed[number % len(state.owed)] if state.owed else None
@@ -361,37 +364,37 @@ def moved(scene: Scene, what: str, number: int, *, routing: dict[str, object]) -
     if what == "claim" and owed is not None:
         scene.claims(owed, f"owner {number}")
     elif what == "fail" and owed is not None:
-        scene.fails(Claim(owed.turn_id, owed.epoch))
+        scene.fails(TurnClaim(owed.turn_id, owed.epoch))
     elif what == "speak":
         turn = next((turn for turn in state.owed if turn.speaker == holder), None)
         draft = packed(holder, set={"k": number % 2})
         draft = replace(draft, event_data={**draft.event_data, "routing": routing}, causation_id=turn and turn.cause)
-        scene.took(step(scene.fold, draft, laws=scene.laws, at=at(scene.now), new_id=scene.new_id))
+        scene.took(step(scene.fold, draft, ruleset=scene.ruleset, at=at(scene.now), new_id=scene.new_id))
     elif what == "word":
         put_in(scene, said(("dana", "rita", "bob")[number % 3]))
     elif what == "aside":
         put_in(scene, fact(holder, "ag2.msg.text", {"text": "by the way", "aside": True}))
     elif what == "write":
         draft = written("rita", {"k": number % 2})
-        scene.took(step(scene.fold, draft, laws=scene.laws, at=at(scene.now), new_id=scene.new_id))
+        scene.took(step(scene.fold, draft, ruleset=scene.ruleset, at=at(scene.now), new_id=scene.new_id))
     elif what == "wait":
         scene.waits(number * 25)
 
 
-def put_in(scene: Scene, draft: Envelope) -> None:
+def put_in(scene: PureChannel, draft: Envelope) -> None:
     """Let somebody say something, unless it must wait."""
-    outcome = step(scene.fold, draft, laws=scene.laws, at=at(scene.now), new_id=scene.new_id)
+    outcome = step(scene.fold, draft, ruleset=scene.ruleset, at=at(scene.now), new_id=scene.new_id)
     if not isinstance(outcome, Later):
         scene.took(outcome)
 
 
-def check_not_silent(scene: Scene) -> None:
+def check_not_silent(scene: PureChannel) -> None:
     """It has ended with a reason, or somebody has the turn who is a person, or is waited for only so long."""
     state = scene.state
     assert state.close_reason or state.speakers, "nobody has the turn, and nobody knows"
     if state.ended or all(state.participants[name] == "human" for name in state.speakers):
         return
-    assert scene.laws.due(scene.fold) is not None, f"{state.speakers} are waited for for ever"
+    assert scene.ruleset.due(scene.fold) is not None, f"{state.speakers} are waited for for ever"
     agents = {name for name in state.speakers if state.participants[name] == "agent"}
     assert {turn.speaker for turn in state.owed} == agents, "an agent that has the turn owes it"
 
@@ -410,11 +413,11 @@ def test_silence_is_noticed() -> None:
 def test_no_workflow_falls_silent_and_every_log_is_agreed_with(
     graph: TransitionGraph, moves: list[tuple[str, int, dict[str, object]]]
 ) -> None:
-    scene = Scene("workflow", *PEOPLE, graph=graph.to_dict(), interjectors=["bob"])
+    scene = PureChannel("workflow", *PEOPLE, graph=graph.to_dict(), interjectors=["bob"])
     check_not_silent(scene)
     for what, number, routing in moves:
         if scene.state.ended:
             break
         moved(scene, what, number, routing=routing)
         check_not_silent(scene)
-    assert replayed(scene.log, scene.laws).difference is None
+    assert replay_decisions(scene.log, scene.ruleset).difference is None

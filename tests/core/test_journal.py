@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon import Envelope
-from antiphon.core.events import (
+from antiphon.core.execution_events import (
     EV_CALL_CLEARED,
     EV_CALL_CONFLICTED,
     EV_CALL_DOUBTED,
@@ -23,10 +23,9 @@ from antiphon.core.events import (
     CallRetried,
     CallStarted,
 )
-from antiphon.core.journal import NO_ENTRY, Entry, Journal, idempotency_key, journal_of
 from antiphon.core.state import State, Turn
-from antiphon.core.turns import noted
-from tests.core.cases import assigned, at, fact, log_of, said
+from antiphon.core.turns import EMPTY_CALL_RECORD, CallRecord, Journal, idempotency_key, journal_draft, journal_of
+from tests.support.envelopes import assigned, at, fact, log_of, said
 
 HERE = State(channel_id="here", created_at=at(0))
 
@@ -36,55 +35,59 @@ AGAIN = CallStarted(MINE, 1, "look", "d2", {"at": 8}, "key")
 SEEN = CallFinished(MINE, 1, {"text": "a cat"})
 BLIND = CallFailed(MINE, 1, "It is dark.")
 
-started, finished, failed = noted(EV_CALL_STARTED, LOOK), noted(EV_CALL_FINISHED, SEEN), noted(EV_CALL_FAILED, BLIND)
-doubted = noted(EV_CALL_DOUBTED, CallDoubted(MINE, 1, "look"))
-cleared = noted(EV_CALL_CLEARED, CallCleared(MINE, 1, "hugo"))
-conflicted = noted(EV_CALL_CONFLICTED, CallConflicted(MINE, 1, "look", "d1", "d2"))
-again = noted(EV_CALL_STARTED, AGAIN)
-retried = noted(EV_CALL_RETRIED, CallRetried(MINE, 1, 1, "busy", 0.5, 503))
+started, finished, failed = (
+    journal_draft(EV_CALL_STARTED, LOOK),
+    journal_draft(EV_CALL_FINISHED, SEEN),
+    journal_draft(EV_CALL_FAILED, BLIND),
+)
+doubted = journal_draft(EV_CALL_DOUBTED, CallDoubted(MINE, 1, "look"))
+cleared = journal_draft(EV_CALL_CLEARED, CallCleared(MINE, 1, "hugo"))
+conflicted = journal_draft(EV_CALL_CONFLICTED, CallConflicted(MINE, 1, "look", "d1", "d2"))
+again = journal_draft(EV_CALL_STARTED, AGAIN)
+retried = journal_draft(EV_CALL_RETRIED, CallRetried(MINE, 1, 1, "busy", 0.5, 503))
 
 
 @pytest.mark.parametrize(
     ("facts", "entry"),
     [
-        ((started,), Entry(LOOK)),
-        ((started, finished), Entry(LOOK, SEEN)),
-        ((started, failed), Entry(LOOK, BLIND)),
-        ((finished,), Entry(None, SEEN)),
-        ((started, failed, finished), Entry(LOOK, SEEN)),
-        ((started, doubted), Entry(LOOK)),
-        ((started, doubted, finished), Entry(LOOK, SEEN)),
-        ((started, doubted, cleared), NO_ENTRY),
-        ((started, doubted, cleared, again), Entry(AGAIN)),
-        ((started, finished, cleared), NO_ENTRY),
-        ((started, started), Entry(LOOK)),
-        ((started, finished, again), Entry(AGAIN)),
-        ((started, finished, conflicted), Entry(LOOK, SEEN, True)),
-        ((started, conflicted, finished), Entry(LOOK, SEEN, True)),
-        ((started, conflicted, again), Entry(AGAIN)),
-        ((started, retried), Entry(LOOK, retries=1)),
-        ((started, retried, retried, finished), Entry(LOOK, SEEN, retries=2)),
-        ((started, retried, again), Entry(AGAIN, retries=1)),
-        ((started, retried, again, retried, failed), Entry(AGAIN, BLIND, retries=2)),
-        ((started, retried, doubted, cleared), NO_ENTRY),
+        ((started,), CallRecord(LOOK)),
+        ((started, finished), CallRecord(LOOK, SEEN)),
+        ((started, failed), CallRecord(LOOK, BLIND)),
+        ((finished,), CallRecord(None, SEEN)),
+        ((started, failed, finished), CallRecord(LOOK, SEEN)),
+        ((started, doubted), CallRecord(LOOK)),
+        ((started, doubted, finished), CallRecord(LOOK, SEEN)),
+        ((started, doubted, cleared), EMPTY_CALL_RECORD),
+        ((started, doubted, cleared, again), CallRecord(AGAIN)),
+        ((started, finished, cleared), EMPTY_CALL_RECORD),
+        ((started, started), CallRecord(LOOK)),
+        ((started, finished, again), CallRecord(AGAIN)),
+        ((started, finished, conflicted), CallRecord(LOOK, SEEN, True)),
+        ((started, conflicted, finished), CallRecord(LOOK, SEEN, True)),
+        ((started, conflicted, again), CallRecord(AGAIN)),
+        ((started, retried), CallRecord(LOOK, retries=1)),
+        ((started, retried, retried, finished), CallRecord(LOOK, SEEN, retries=2)),
+        ((started, retried, again), CallRecord(AGAIN, retries=1)),
+        ((started, retried, again, retried, failed), CallRecord(AGAIN, BLIND, retries=2)),
+        ((started, retried, doubted, cleared), EMPTY_CALL_RECORD),
     ],
 )
-def test_what_is_known_of_a_call(facts: tuple[Envelope, ...], entry: Entry) -> None:
+def test_what_is_known_of_a_call(facts: tuple[Envelope, ...], entry: CallRecord) -> None:
     assert journal_of(log_of(*facts), MINE) == {1: entry}
 
 
 @pytest.mark.parametrize(
     ("entry", "in_flight"),
     [
-        (NO_ENTRY, False),
-        (Entry(LOOK), True),
-        (Entry(LOOK, conflicted=True), True),
-        (Entry(LOOK, SEEN), False),
-        (Entry(LOOK, BLIND), False),
-        (Entry(None, SEEN), False),
+        (EMPTY_CALL_RECORD, False),
+        (CallRecord(LOOK), True),
+        (CallRecord(LOOK, conflicted=True), True),
+        (CallRecord(LOOK, SEEN), False),
+        (CallRecord(LOOK, BLIND), False),
+        (CallRecord(None, SEEN), False),
     ],
 )
-def test_a_call_without_an_outcome_was_in_flight(entry: Entry, in_flight: bool) -> None:
+def test_a_call_without_an_outcome_was_in_flight(entry: CallRecord, in_flight: bool) -> None:
     assert entry.in_flight == in_flight
 
 
@@ -92,27 +95,27 @@ def test_calls_are_known_by_their_position() -> None:
     model = CallStarted(MINE, 0, "model", "d0")
     reply = CallFinished(MINE, 0, {"text": ""})
     log = log_of(
-        noted(EV_CALL_STARTED, LOOK),
-        noted(EV_CALL_STARTED, model),
-        noted(EV_CALL_FINISHED, reply),
-        noted(EV_CALL_FAILED, BLIND),
+        journal_draft(EV_CALL_STARTED, LOOK),
+        journal_draft(EV_CALL_STARTED, model),
+        journal_draft(EV_CALL_FINISHED, reply),
+        journal_draft(EV_CALL_FAILED, BLIND),
     )
-    expected: Journal = {0: Entry(model, reply), 1: Entry(LOOK, BLIND)}
+    expected: Journal = {0: CallRecord(model, reply), 1: CallRecord(LOOK, BLIND)}
     assert journal_of(log, MINE) == expected
 
 
 @pytest.mark.parametrize(
     "stranger",
     [
-        noted(EV_CALL_STARTED, CallStarted(OTHER, 1, "look", "d")),
-        noted(EV_CALL_FINISHED, CallFinished(OTHER, 1, {})),
-        noted(EV_CALL_CLEARED, CallCleared(OTHER, 1)),
+        journal_draft(EV_CALL_STARTED, CallStarted(OTHER, 1, "look", "d")),
+        journal_draft(EV_CALL_FINISHED, CallFinished(OTHER, 1, {})),
+        journal_draft(EV_CALL_CLEARED, CallCleared(OTHER, 1)),
         replace(finished, sender_id="ada"),
         replace(failed, sender_id="mallory"),
         replace(cleared, sender_id="hugo"),
         replace(again, sender_id=""),
         replace(retried, sender_id="ada"),
-        noted(EV_CALL_RETRIED, CallRetried(OTHER, 1, 1, "busy", 0.5)),
+        journal_draft(EV_CALL_RETRIED, CallRetried(OTHER, 1, 1, "busy", 0.5)),
         fact("hub", EV_CALL_FINISHED, {"turn": MINE, "index": "1", "result": {}}),
         fact("hub", EV_CALL_FINISHED, {"turn": MINE, "index": 1, "result": "a cat"}),
         fact("hub", "myapp.call.finished", {"turn": MINE, "index": 1, "result": {}}),
@@ -121,7 +124,7 @@ def test_calls_are_known_by_their_position() -> None:
     ],
 )
 def test_nothing_else_is_part_of_a_journal(stranger: Envelope) -> None:
-    assert journal_of(log_of(stranger, started, stranger), MINE) == {1: Entry(LOOK)}
+    assert journal_of(log_of(stranger, started, stranger), MINE) == {1: CallRecord(LOOK)}
     assert journal_of(log_of(stranger), MINE) == {}
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.core.redaction import HIDDEN, LEAST_SECRET, Redactor
+from antiphon.core.redaction import MIN_SECRET_CHARS, REDACTED_MARK, Redactor
 
 SECRETS = ["Zm9vYmFy-not-base64", 'pass/word "with" +&=% and é', "0123456789abcdef" * 4, "swordfish"]
 
@@ -40,11 +40,11 @@ def test_a_known_secret_is_hidden_in_every_form(secret: str, before: str) -> Non
     hide = Redactor([secret])
     for text in written(secret, before, " is wrong"):
         shown = hide(text)
-        assert HIDDEN in shown, text
+        assert REDACTED_MARK in shown, text
         assert [trace for trace in traces(secret) if trace in shown] == [], (text, shown)
 
 
-@given(secret=st.text(st.characters(codec="utf-8"), min_size=LEAST_SECRET, max_size=60), before=st.text(max_size=5))
+@given(secret=st.text(st.characters(codec="utf-8"), min_size=MIN_SECRET_CHARS, max_size=60), before=st.text(max_size=5))
 @example(secret="sk-" + "A" * 40, before="Bearer ")
 def test_whatever_the_secret_it_is_hidden(secret: str, before: str) -> None:
     hide = Redactor([secret])
@@ -53,11 +53,11 @@ def test_whatever_the_secret_it_is_hidden(secret: str, before: str) -> None:
     assert hide(hide(text)) == hide(text)
 
 
-@pytest.mark.parametrize("kept", [LEAST_SECRET, 20, 63])
+@pytest.mark.parametrize("kept", [MIN_SECRET_CHARS, 20, 63])
 def test_of_a_text_that_is_cut_short_no_beginning_is_left(kept: int) -> None:
     secret = "0123456789abcdef" * 4
     for end in ("", "…", "...", "… and more"):
-        assert Redactor([secret])(f"the key {secret[:kept]}{end}") == f"the key {HIDDEN}{end}"
+        assert Redactor([secret])(f"the key {secret[:kept]}{end}") == f"the key {REDACTED_MARK}{end}"
     assert Redactor([secret])(f"{secret[:7]}…") == f"{secret[:7]}…"
 
 
@@ -77,7 +77,7 @@ def test_of_a_text_that_is_cut_short_no_beginning_is_left(kept: int) -> None:
 )
 def test_what_looks_like_a_credential_is_hidden(credential: str) -> None:
     shown = Redactor()(f"it said {credential} twice")
-    assert HIDDEN in shown
+    assert REDACTED_MARK in shown
     assert credential not in shown
     assert shown.endswith(" twice")
 
@@ -99,4 +99,4 @@ def test_ordinary_words_stay(harmless: str) -> None:
 def test_a_secret_that_is_removed_is_shown_again() -> None:
     hide = Redactor(["first-secret", "second-secret"])
     hide.remove("first-secret")
-    assert hide("first-secret second-secret") == f"first-secret {HIDDEN}"
+    assert hide("first-secret second-secret") == f"first-secret {REDACTED_MARK}"

@@ -26,14 +26,14 @@ from antiphon import (
     TransitionTarget,
     register_condition,
 )
-from antiphon.core.events import EV_CHANNEL_CLOSED, EV_RULE_FAILED, EV_TURN_ASSIGNED, Forked
-from antiphon.core.forking import Copy, copying, forked
-from antiphon.core.replaying import Replay, replayed
+from antiphon.core.creation import LogCopy, copy_log, fork_batch
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_RULE_FAILED, EV_TURN_ASSIGNED, ChannelForked
+from antiphon.core.replaying import ReplayReport, replay_decisions
 from antiphon.core.step import step
-from antiphon.core.turns import Claim
-from antiphon.orchestration.lawbook import laws_for
-from tests.core.cases import at, fact, packed, said, written
-from tests.core.scene import Scene, because
+from antiphon.core.turns import TurnClaim
+from antiphon.orchestration.catalogue import ruleset_for
+from tests.support.envelopes import at, fact, packed, said, written
+from tests.support.pure_channel import PureChannel, because
 
 PEOPLE = ("ann", "ada:agent", "bob:agent", "dana:human")
 
@@ -68,11 +68,11 @@ def then(speaker: str, *targets: str) -> Transition:
 LINE = graph(then("ann", "ada"), then("ada", "bob"), then("bob", "dana"))
 
 
-def scene_of(rules: TransitionGraph, *people: str) -> Scene:
-    return Scene("workflow", *(people or PEOPLE), graph=rules.to_dict())
+def scene_of(rules: TransitionGraph, *people: str) -> PureChannel:
+    return PureChannel("workflow", *(people or PEOPLE), graph=rules.to_dict())
 
 
-def agent_says(scene: Scene, draft: Envelope) -> list[str]:
+def agent_says(scene: PureChannel, draft: Envelope) -> list[str]:
     """An agent takes its turn, with calls in it, and ends it with this."""
     turn, by = scene.running()
     scene.writes(by, *(fact("hub", f"antiphon.call.{what}", entry(turn.turn_id)) for what in ("started", "finished")))
@@ -88,7 +88,7 @@ def routed(speaker: str, **routing: object) -> Envelope:
     return replace(draft, event_data={**draft.event_data, "routing": routing})
 
 
-def played(rules: TransitionGraph = LINE) -> Scene:
+def played(rules: TransitionGraph = LINE) -> PureChannel:
     """Ann asks, ada and bob answer, dana puts in a word and takes her turn."""
     scene = scene_of(rules)
     scene.says("ann")
@@ -99,9 +99,9 @@ def played(rules: TransitionGraph = LINE) -> Scene:
     return scene
 
 
-def replay(scene: Scene, rules: TransitionGraph | None = None) -> Replay:
-    laws = scene.laws if rules is None else laws_for("workflow", {"graph": rules.to_dict()})
-    return replayed(scene.log, laws)
+def replay(scene: PureChannel, rules: TransitionGraph | None = None) -> ReplayReport:
+    ruleset = scene.ruleset if rules is None else ruleset_for("workflow", {"graph": rules.to_dict()})
+    return replay_decisions(scene.log, ruleset)
 
 
 # The same rules
@@ -110,14 +110,14 @@ def replay(scene: Scene, rules: TransitionGraph | None = None) -> Replay:
 def test_the_rules_that_made_a_log_agree_with_it() -> None:
     scene = played()
     assert scene.state.close_reason == "over"
-    assert replay(scene) == Replay(6), "the opening, and everything that was said"
+    assert replay(scene) == ReplayReport(6), "the opening, and everything that was said"
 
 
 def test_an_empty_log_is_agreed_with() -> None:
-    assert replayed([], laws_for("workflow", {"graph": LINE.to_dict()})) == Replay(0)
+    assert replay_decisions([], ruleset_for("workflow", {"graph": LINE.to_dict()})) == ReplayReport(0)
 
 
-def by_group() -> Scene:
+def by_group() -> PureChannel:
     rules = graph(then("ann", "ada", "bob"), Transition(FromSpeaker("bob"), TerminateTarget("bob was last")))
     scene = scene_of(rules)
     scene.says("ann")
@@ -127,7 +127,7 @@ def by_group() -> Scene:
     return scene
 
 
-def by_turns() -> Scene:
+def by_turns() -> PureChannel:
     scene = scene_of(graph(default=RoundRobinTarget(), most=5))
     for _ in range(1, 6):
         if scene.state.owed:
@@ -138,7 +138,7 @@ def by_turns() -> Scene:
     return scene
 
 
-def by_context() -> Scene:
+def by_context() -> PureChannel:
     rules = graph(
         Transition(Once(ContextEquals("urgent", True)), AgentTarget("bob")),
         then("ann", "ada"),
@@ -146,14 +146,16 @@ def by_context() -> Scene:
     )
     scene = scene_of(rules)
     scene.says("ann")
-    scene.took(step(scene.fold, written("dana", {"urgent": True}), laws=scene.laws, at=at(50), new_id=scene.new_id))
+    scene.took(
+        step(scene.fold, written("dana", {"urgent": True}), ruleset=scene.ruleset, at=at(50), new_id=scene.new_id)
+    )
     agent_says(scene, packed("ada"))
     agent_says(scene, packed("bob"))
     assert scene.state.close_reason == "seen twice"
     return scene
 
 
-def by_packets() -> Scene:
+def by_packets() -> PureChannel:
     rules = graph(then("ann", "ada"), Transition(ToolCalled("escalate"), AgentTarget("ada")), default=StayTarget())
     scene = scene_of(rules)
     scene.says("ann")
@@ -165,7 +167,7 @@ def by_packets() -> Scene:
     return scene
 
 
-def by_rules_that_fail() -> Scene:
+def by_rules_that_fail() -> PureChannel:
     scene = scene_of(graph(Transition(Fragile(), AgentTarget("dana")), *LINE.transitions))
     scene.says("ann")
     scene.says("dana", "by the way")
@@ -174,7 +176,7 @@ def by_rules_that_fail() -> Scene:
     return scene
 
 
-def by_failure() -> Scene:
+def by_failure() -> PureChannel:
     scene = scene_of(LINE)
     scene.says("ann")
     _, by = scene.running()
@@ -184,16 +186,16 @@ def by_failure() -> Scene:
     return scene
 
 
-def by_cancelling() -> Scene:
+def by_cancelling() -> PureChannel:
     """A turn is stopped before it has begun, so that nothing stands between its assignment and its end."""
     scene = scene_of(LINE)
     scene.says("ann")
-    scene.fails(Claim(scene.state.owed[0].turn_id, 0), "cancelled")
+    scene.fails(TurnClaim(scene.state.owed[0].turn_id, 0), "cancelled")
     assert scene.state.speakers == ("dana",)
     return scene
 
 
-def by_half_a_group() -> Scene:
+def by_half_a_group() -> PureChannel:
     rules = graph(then("ann", "ada", "bob"), Transition(FromSpeaker("ada"), TerminateTarget("ada spoke")))
     scene = scene_of(rules)
     scene.says("ann")
@@ -204,7 +206,7 @@ def by_half_a_group() -> Scene:
     return scene
 
 
-def by_time() -> Scene:
+def by_time() -> PureChannel:
     scene = scene_of(LINE)
     scene.says("ann")
     scene.waits(120)
@@ -213,22 +215,22 @@ def by_time() -> Scene:
     return scene
 
 
-def copied(work: Generator[None, None, Copy]) -> Copy:
+def copied(work: Generator[None, None, LogCopy]) -> LogCopy:
     """The copy, made at once."""
     try:
         while True:
             next(work)
     except StopIteration as end:
-        copy: Copy = end.value
+        copy: LogCopy = end.value
         return copy
 
 
-def by_a_fork() -> Scene:
+def by_a_fork() -> PureChannel:
     scene = played()
     place = next(each.sequence for each in scene.log if each.sender_id == "ada" and each.event_type == "ag2.packet")
-    origin = Forked("here", place, "ann", at(3))
-    copy = copied(copying("there", scene.log[:place], laws=scene.laws, new_id=scene.new_id))
-    made = forked(copy, origin, laws=scene.laws, at=at(99), new_id=scene.new_id)
+    origin = ChannelForked("here", place, "ann", at(3))
+    copy = copied(copy_log("there", scene.log[:place], ruleset=scene.ruleset, new_id=scene.new_id))
+    made = fork_batch(copy, origin, ruleset=scene.ruleset, at=at(99), new_id=scene.new_id)
     scene.log, scene.fold = list(made.batch), made.fold
     agent_says(scene, packed("bob"))
     return scene
@@ -263,36 +265,36 @@ def test_only_a_part_of_a_log_is_agreed_with_as_well(name: str) -> None:
     """Wherever the last batch ends, and also in the middle of it, but for what was about to be decided."""
     scene = HISTORIES[name]()
     for end in range(1, len(scene.log) + 1):
-        found = replayed(scene.log[:end], scene.laws).difference
+        found = replay_decisions(scene.log[:end], scene.ruleset).difference
         assert found is None or found.sequence in (end, end - 1), f"the first {end}"
 
 
 @pytest.mark.parametrize("channel_type", ["conversation", "discussion", "consulting"])
 def test_other_channels_are_replayed_too(channel_type: str) -> None:
-    scene = Scene(channel_type, "ann", "ada:agent")
+    scene = PureChannel(channel_type, "ann", "ada:agent")
     scene.says("ann")
     agent_says(scene, said("ada"))
-    assert replayed(scene.log, scene.laws) == Replay(3)
+    assert replay_decisions(scene.log, scene.ruleset) == ReplayReport(3)
 
 
 @pytest.mark.parametrize("channel_type", ["conversation", "discussion"])
 def test_a_turn_that_ends_its_channel_has_decided_that_itself(channel_type: str) -> None:
     """Where turns end in texts, a finished turn closes the channel: that is a fact, and no rule is asked about it."""
-    scene = Scene(channel_type, "ann", "ada:agent")
+    scene = PureChannel(channel_type, "ann", "ada:agent")
     scene.says("ann")
     turn, by = scene.running()
     scene.ends(by, because(turn.cause or "", said("ada")), close="all done")
     assert scene.state.close_reason == "all done"
-    assert replayed(scene.log, scene.laws).difference is None
+    assert replay_decisions(scene.log, scene.ruleset).difference is None
 
 
 @pytest.mark.parametrize("channel_type", ["conversation", "discussion", "consulting"])
 def test_a_failed_turn_is_a_fact_in_every_channel(channel_type: str) -> None:
-    scene = Scene(channel_type, "ann", "ada:agent")
+    scene = PureChannel(channel_type, "ann", "ada:agent")
     scene.says("ann")
     _, by = scene.running()
     scene.fails(by)
-    assert replayed(scene.log, scene.laws).difference is None
+    assert replay_decisions(scene.log, scene.ruleset).difference is None
 
 
 # Other rules
@@ -356,11 +358,13 @@ def test_a_word_put_in_is_told_apart_from_a_turn() -> None:
     ids=["one more", "another order", "other words", "one that fails"],
 )
 def test_rules_that_say_the_same_in_other_words_are_no_difference(rules: TransitionGraph) -> None:
-    assert replay(played(), rules) == Replay(6)
+    assert replay(played(), rules) == ReplayReport(6)
 
 
 def test_facts_are_not_asked_again() -> None:
     """Rules that would have refused a handoff do not change that it was one."""
     scene = by_packets()
-    laws = laws_for("workflow", {"graph": scene.state.knobs["graph"], "guards": [{"name": "hop_limit", "most": 0}]})
-    assert replayed(scene.log, laws).difference is None
+    ruleset = ruleset_for(
+        "workflow", {"graph": scene.state.knobs["graph"], "guards": [{"name": "hop_limit", "most": 0}]}
+    )
+    assert replay_decisions(scene.log, ruleset).difference is None

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import ClassVar
 
 import pytest
 
 from antiphon import Assign, Close, Decision, Envelope, Expectation, Seats, State, Wait
-from antiphon.core.events import Created, Seat
-from antiphon.core.guard import ALLOW, Change, Deadline, Deny, Verdict
-from antiphon.core.laws import Fold, Laws
-from antiphon.core.opening import opening
-from antiphon.core.step import Admitted, pending, said_by_hub, step, tick
-from antiphon.orchestration.lawbook import laws_for
-from tests.core.cases import ASSIGNED, assigned, at, fact, packed, said, state_of
+from antiphon.core.creation import opening_batch
+from antiphon.core.event_data import Deny
+from antiphon.core.events import ChannelCreated
+from antiphon.core.guard import ALLOW, Change, Deadline, Verdict
+from antiphon.core.ruleset import Fold, Ruleset
+from antiphon.core.step import Admitted, hub_draft, pending_turns, step, tick
+from antiphon.orchestration.catalogue import ruleset_for
 from tests.core.test_evolve import BEGUN
+from tests.support.envelopes import ASSIGNED, assigned, at, fact, packed, said, state_of
+from tests.support.pure_channel import Ids, open_channel
 
 
-class Ids:
-    def __init__(self) -> None:
-        self._numbers = count(1)
-
-    def __call__(self) -> str:
-        return f"id{next(self._numbers)}"
-
-
-def begun(channel_type: str, *people: str, **knobs: object) -> tuple[Laws, Fold, Admitted]:
-    laws = laws_for(channel_type, knobs)
-    seats = [Seat(*each.split(":")) for each in people]
-    created = Created(channel_type, seats[0].name, seats, knobs, laws.adapter.ordered)
-    admitted = opening(laws.begin("here"), created, {seat.name for seat in seats}, laws=laws, at=at(0), new_id=Ids())
-    return laws, admitted.fold, admitted
-
-
-def stepped(laws: Laws, fold: Fold, draft: Envelope, seconds: float = 5) -> Admitted | Deny:
-    return step(fold, draft, laws=laws, at=at(seconds), new_id=Ids())
+def stepped(ruleset: Ruleset, fold: Fold, draft: Envelope, seconds: float = 5) -> Admitted | Deny:
+    return step(fold, draft, ruleset=ruleset, at=at(seconds), new_id=Ids())
 
 
 def admitted(outcome: Admitted | Deny) -> Admitted:
@@ -44,7 +29,7 @@ def admitted(outcome: Admitted | Deny) -> Admitted:
 
 
 def test_an_opening_is_one_batch() -> None:
-    _, fold, batch = begun("discussion", "alice", "bob", "carol")
+    _, fold, batch = open_channel("discussion", "alice", "bob", "carol")
     assert [(each.sender_id, each.event_type.split(".", 1)[1]) for each in batch.batch] == [
         ("hub", "channel.created"),
         ("hub", "channel.invite"),
@@ -60,8 +45,10 @@ def test_an_opening_is_one_batch() -> None:
 
 
 def test_nobody_alone_opens_at_once() -> None:
-    laws = laws_for("system", {})
-    outcome = opening(laws.begin("own"), Created("system", "hub", []), (), laws=laws, at=at(0), new_id=Ids())
+    ruleset = ruleset_for("system", {})
+    outcome = opening_batch(
+        ruleset.begin("own"), ChannelCreated("system", "hub", []), (), ruleset=ruleset, at=at(0), new_id=Ids()
+    )
     assert [each.event_type for each in outcome.batch] == ["antiphon.channel.created", "ag2.channel.opened"]
 
 
@@ -80,9 +67,9 @@ def test_nobody_alone_opens_at_once() -> None:
     ],
 )
 def test_what_follows(channel_type: str, people: tuple[str, ...], drafts: list[Envelope], expected: list[str]) -> None:
-    laws, fold, _ = begun(channel_type, *people)
+    ruleset, fold, _ = open_channel(channel_type, *people)
     for draft in drafts:
-        last = admitted(stepped(laws, fold, draft))
+        last = admitted(stepped(ruleset, fold, draft))
         fold = last.fold
     assert [each.event_type for each in last.batch] == expected
     assert fold.state.sequence == last.batch[-1].sequence
@@ -104,36 +91,36 @@ def test_what_follows(channel_type: str, people: tuple[str, ...], drafts: list[E
     ],
 )
 def test_what_is_denied(draft: Envelope, reason: str) -> None:
-    laws, fold, _ = begun("discussion", "alice", "bob", writers={"key": []})
-    outcome = stepped(laws, fold, draft)
+    ruleset, fold, _ = open_channel("discussion", "alice", "bob", writers={"key": []})
+    outcome = stepped(ruleset, fold, draft)
     assert isinstance(outcome, Deny)
     assert outcome.reason == reason
     assert outcome.detail
 
 
 def test_time_never_runs_backwards_in_a_log() -> None:
-    laws, fold, _ = begun("discussion", "alice", "bob")
-    first = admitted(stepped(laws, fold, said("alice"), 100))
-    then = admitted(stepped(laws, first.fold, said("bob"), 50))
+    ruleset, fold, _ = open_channel("discussion", "alice", "bob")
+    first = admitted(stepped(ruleset, fold, said("alice"), 100))
+    then = admitted(stepped(ruleset, first.fold, said("bob"), 50))
     assert [each.created_at for each in then.batch] == [at(100), at(100)]
 
 
 def test_a_step_changes_nothing_it_was_given() -> None:
-    laws, fold, _ = begun("discussion", "alice", "bob")
-    before = laws.save(fold)
-    stepped(laws, fold, said("alice"))
-    stepped(laws, fold, said("bob"))
-    assert laws.save(fold) == before
+    ruleset, fold, _ = open_channel("discussion", "alice", "bob")
+    before = ruleset.save(fold)
+    stepped(ruleset, fold, said("alice"))
+    stepped(ruleset, fold, said("bob"))
+    assert ruleset.save(fold) == before
 
 
 def test_what_is_due_is_done_in_order_and_once() -> None:
-    laws, fold, _ = begun("discussion", "alice", "bob")
-    assert tick(fold, laws=laws, at=at(119), new_id=Ids()) is None
-    warned = tick(fold, laws=laws, at=at(120), new_id=Ids())
+    ruleset, fold, _ = open_channel("discussion", "alice", "bob")
+    assert tick(fold, ruleset=ruleset, at=at(119), new_id=Ids()) is None
+    warned = tick(fold, ruleset=ruleset, at=at(120), new_id=Ids())
     assert warned is not None
     assert [each.event_type for each in warned.batch] == ["ag2.channel.expectation_violated"]
-    assert tick(warned.fold, laws=laws, at=at(121), new_id=Ids()) is None
-    both = tick(fold, laws=laws, at=at(1000), new_id=Ids())
+    assert tick(warned.fold, ruleset=ruleset, at=at(121), new_id=Ids()) is None
+    both = tick(fold, ruleset=ruleset, at=at(1000), new_id=Ids())
     assert both is not None
     assert [each.event_type for each in both.batch] == [
         "ag2.channel.expectation_violated",
@@ -141,7 +128,7 @@ def test_what_is_due_is_done_in_order_and_once() -> None:
         "ag2.channel.closed",
     ]
     assert both.fold.state.close_reason == "expectation_violated:turn_within"
-    assert tick(both.fold, laws=laws, at=at(10_000), new_id=Ids()) is None
+    assert tick(both.fold, ruleset=ruleset, at=at(10_000), new_id=Ids()) is None
 
 
 @pytest.mark.parametrize(
@@ -157,13 +144,13 @@ def test_what_is_due_is_done_in_order_and_once() -> None:
 def test_only_agents_owe_turns(facts: tuple[Envelope, ...], owed: list[str]) -> None:
     """bob is a person and alice is code: they speak when they like to."""
     state = state_of(*BEGUN, *facts)
-    assert [(turn.turn_id, turn.speaker) for turn in pending(state)] == [
+    assert [(turn.turn_id, turn.speaker) for turn in pending_turns(state)] == [
         (f"{state.sequence}/{name}", name) for name in owed
     ]
 
 
 def test_nothing_is_owed_before_a_channel_is_open() -> None:
-    assert pending(state_of(*BEGUN[:3], assigned("carol"))) == ()
+    assert pending_turns(state_of(*BEGUN[:3], assigned("carol"))) == ()
 
 
 # Guards, one opinion at a time
@@ -201,7 +188,7 @@ class Patience:
         return Close("enough") if memory >= 2 else decision
 
     def due(self, memory: int, state: State) -> Deadline | None:
-        return Deadline(at(memory), said_by_hub("myapp.due", {"count": memory}))
+        return Deadline(at(memory), hub_draft("myapp.due", {"count": memory}))
 
 
 class Plain:
@@ -219,9 +206,9 @@ class Plain:
 
 
 def test_a_guard_may_change_a_draft_and_the_next_sees_the_change() -> None:
-    fold = Laws(Plain({})).begin("here")
+    fold = Ruleset(Plain({})).begin("here")
     for guards, expected in (([Loud(), Strict()], "HELLO"), ([Strict(), Loud()], None)):
-        outcome = stepped(Laws(Plain({}), guards), fold, said("alice"))
+        outcome = stepped(Ruleset(Plain({}), guards), fold, said("alice"))
         if expected is None:
             assert outcome == Deny("mumbled")
         else:
@@ -231,27 +218,27 @@ def test_a_guard_may_change_a_draft_and_the_next_sees_the_change() -> None:
 def test_a_guard_may_change_what_happens_next() -> None:
     adapter = Plain({})
     adapter.decision = Assign(("bob",))
-    laws = Laws(adapter, [Patience()])
-    fold = Fold(begun("conversation", "alice", "bob")[1].state, (0,))
+    ruleset = Ruleset(adapter, [Patience()])
+    fold = Fold(open_channel("conversation", "alice", "bob")[1].state, (0,))
     types = []
     for _ in range(2):
-        outcome = admitted(stepped(laws, fold, said("alice")))
+        outcome = admitted(stepped(ruleset, fold, said("alice")))
         fold = outcome.fold
         types.append([each.event_type for each in outcome.batch])
     assert types == [["ag2.msg.text", ASSIGNED], ["ag2.msg.text", "ag2.channel.closed"]]
     assert fold.memories == (2,)
-    assert laws.due(fold) is None
+    assert ruleset.due(fold) is None
 
 
 def test_the_earliest_deadline_counts() -> None:
-    laws = Laws(Plain({}), [Patience(), Patience()])
+    ruleset = Ruleset(Plain({}), [Patience(), Patience()])
     fold = Fold(State(), (7, 3))
-    deadline = laws.due(fold)
+    deadline = ruleset.due(fold)
     assert deadline is not None
     assert (deadline.at, deadline.draft.event_data) == (at(3), {"count": 3})
 
 
 def test_a_snapshot_of_other_laws_is_not_used() -> None:
-    plain, patient = Laws(Plain({})), Laws(Plain({}), [Patience()])
+    plain, patient = Ruleset(Plain({})), Ruleset(Plain({}), [Patience()])
     assert plain.version != patient.version
-    assert plain.version == Laws(Plain({})).version
+    assert plain.version == Ruleset(Plain({})).version

@@ -17,7 +17,7 @@ from antiphon import (
 )
 from antiphon.core.events import EV_TURN_FAILED
 from antiphon.core.evolve import evolve
-from antiphon.core.state import Turn, detached
+from antiphon.core.state import Turn, detach_state
 
 LATE, LATER = "2026-01-01T01:00:00.000000Z", "2026-01-01T02:00:00.000000Z"
 NOW = "2026-01-01T00:30:00.000000Z"
@@ -73,7 +73,7 @@ def test_nobody_but_the_hub_gives_tasks() -> None:
 
 def test_a_state_that_is_handed_out_shares_no_tasks() -> None:
     state = after(OWED, ONE)
-    handed = detached(msgspec.structs.replace(state, active={"bob": "bob/sub"}))
+    handed = detach_state(msgspec.structs.replace(state, active={"bob": "bob/sub"}))
     handed.tasks.clear()
     handed.active.clear()
     assert state.tasks == {"one": LATE}

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from antiphon import Envelope
 from antiphon.core import events, turns
-from antiphon.core.events import CallCleared
 from antiphon.core.evolve import evolve
+from antiphon.core.execution_events import CallCleared
 from antiphon.core.state import State, Turn
-from antiphon.core.step import pending
-from antiphon.core.turns import Claim, noted
-from tests.core.cases import ASSIGNED, assigned, closed, log_of, said, state_of
-from tests.core.scene import (
+from antiphon.core.step import pending_turns
+from antiphon.core.turns import TurnClaim, journal_draft
+from tests.support.envelopes import ASSIGNED, assigned, closed, log_of, said, state_of
+from tests.support.pure_channel import (
     FREE,
     ORDERED,
-    Scene,
+    PureChannel,
     because,
     call,
     claim,
@@ -40,10 +40,10 @@ def moves(draw: st.DrawFn) -> tuple[str, int]:
 class Rivals:
     """Writers who claim turns as they saw them, long ago perhaps, and write with claims they may have lost."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: PureChannel) -> None:
         self.scene = scene
         self.seen: list[Turn] = []
-        self.held: list[tuple[Turn, Claim]] = []
+        self.held: list[tuple[Turn, TurnClaim]] = []
         self.latest: dict[str, int] = {}
         """The turns that have not ended, oldest first, and how often each was claimed."""
         self.read = 0
@@ -55,7 +55,7 @@ class Rivals:
         elif what == "handle":
             self.says("ada")
         elif what == "see":
-            self.seen.extend(pending(scene.state))
+            self.seen.extend(pending_turns(scene.state))
         elif what == "claim" and self.seen:
             self.claims(self.seen[who % len(self.seen)])
         elif self.held:
@@ -69,21 +69,21 @@ class Rivals:
 
     def claims(self, turn: Turn) -> None:
         mine = turn.turn_id
-        free = self.latest.get(mine) == turn.epoch and turns.owed_turn(self.scene.state, mine) in pending(
+        free = self.latest.get(mine) == turn.epoch and turns.owed_turn(self.scene.state, mine) in pending_turns(
             self.scene.state
         )
         assert (self.scene.claims(turn) == ["turn.claimed"]) == free
         if free:
             self.latest[mine] = turn.epoch + 1
-            self.held.append((turn, Claim(mine, turn.epoch + 1)))
+            self.held.append((turn, TurnClaim(mine, turn.epoch + 1)))
 
-    def writes(self, what: str, turn: Turn, by: Claim) -> None:
+    def writes(self, what: str, turn: Turn, by: TurnClaim) -> None:
         scene, mine = self.scene, turn.turn_id
         before = scene.fold
         recorded = {
             "write": lambda: scene.writes(by, entry(mine)),
             "doubt": lambda: scene.writes(by, doubt(mine)),
-            "clear": lambda: scene.writes(by, noted(events.EV_CALL_CLEARED, CallCleared(mine, 0))),
+            "clear": lambda: scene.writes(by, journal_draft(events.EV_CALL_CLEARED, CallCleared(mine, 0))),
             "release": lambda: scene.releases(by),
             "end": lambda: scene.ends(by, because(turn.cause or "", said(turn.speaker))),
             "fail": lambda: scene.fails(by),
@@ -113,14 +113,14 @@ class Rivals:
 def test_only_the_latest_claim_writes(
     script: list[tuple[str, int]], people: tuple[str, ...], data: st.DataObject
 ) -> None:
-    scene = Scene("conversation", *people)
+    scene = PureChannel("conversation", *people)
     rivals = Rivals(scene)
     for what, who in [("ask", 0), ("see", 0), ("claim", 0), *script]:
         rivals.does(what, who)
         assert {turn.turn_id: turn.epoch for turn in scene.state.owed} == rivals.latest
     cut = data.draw(st.integers(0, len(scene.log)))
-    begun_with = scene.laws.fold_all(scene.laws.begin("here"), scene.log[:cut])
-    assert scene.laws.fold_all(begun_with, scene.log[cut:]) == scene.fold
+    begun_with = scene.ruleset.fold_all(scene.ruleset.begin("here"), scene.log[:cut])
+    assert scene.ruleset.fold_all(begun_with, scene.log[cut:]) == scene.fold
 
 
 some_turns = st.sampled_from(["6/ada", "6/bob", "7/ada", "8/ada", "nonsense"])

@@ -9,16 +9,16 @@ import pytest
 
 from antiphon import Envelope
 from antiphon.core import events, turns
-from antiphon.core.events import CallCleared
-from antiphon.core.guard import Deny
+from antiphon.core.event_data import Deny
+from antiphon.core.execution_events import CallCleared
 from antiphon.core.state import Turn
-from antiphon.core.step import pending
-from antiphon.core.turns import Work, noted
-from tests.core.cases import assigned, at, closed, fact, said, state_of
-from tests.core.scene import (
+from antiphon.core.step import pending_turns
+from antiphon.core.turns import JournalBatch, journal_draft
+from tests.support.envelopes import assigned, at, closed, fact, said, state_of
+from tests.support.pure_channel import (
     FREE,
     ORDERED,
-    Scene,
+    PureChannel,
     asked,
     because,
     call,
@@ -154,7 +154,7 @@ def test_the_next_in_line_is_owed_from_when_it_became_the_first() -> None:
 @pytest.mark.parametrize("last", [closed(), fact("hub", "ag2.channel.expired")])
 def test_what_has_ended_owes_nothing(last: Envelope) -> None:
     state = state_of(*QUEUE, paused("x"), last)
-    assert (state.owed, state.speakers, state.paused, pending(state)) == ((), (), "", ())
+    assert (state.owed, state.speakers, state.paused, pending_turns(state)) == ((), (), "", ())
 
 
 # Who is attended
@@ -217,7 +217,7 @@ def test_what_ends_a_pause(then: Envelope, reason: str) -> None:
     ],
 )
 def test_of_each_agent_the_oldest_is_pending(facts: tuple[Envelope, ...], ids: list[str]) -> None:
-    assert [turn.turn_id for turn in pending(state_of(*QUEUE, *facts))] == ids
+    assert [turn.turn_id for turn in pending_turns(state_of(*QUEUE, *facts))] == ids
 
 
 # What the owner of a turn may record
@@ -225,7 +225,7 @@ def test_of_each_agent_the_oldest_is_pending(facts: tuple[Envelope, ...], ids: l
 
 def test_a_claim_is_for_operators_and_names_its_turn() -> None:
     scene = asked()
-    turn = pending(scene.state)[0]
+    turn = pending_turns(scene.state)[0]
     assert scene.claims(turn, "me") == ["turn.claimed"]
     note = scene.log[-1]
     assert (note.sender_id, note.audience, note.causation_id) == ("hub", ["hub:operators"], turn.cause)
@@ -236,10 +236,10 @@ def test_a_claim_is_for_operators_and_names_its_turn() -> None:
 
 def test_of_two_that_saw_the_same_turn_one_claims_it() -> None:
     scene = asked()
-    seen = pending(scene.state)[0]
+    seen = pending_turns(scene.state)[0]
     assert scene.claims(seen, "one") == ["turn.claimed"]
     assert scene.claims(seen, "two") == ["denied:fenced"]
-    assert scene.claims(pending(scene.state)[0], "two") == ["turn.claimed"]
+    assert scene.claims(pending_turns(scene.state)[0], "two") == ["turn.claimed"]
     assert (scene.state.owed[0].epoch, scene.state.owed[0].owner) == (2, "two")
 
 
@@ -285,7 +285,7 @@ def test_who_was_fenced_is_told_who_has_the_turn() -> None:
     scene = asked()
     _, by = scene.running()
     scene.claims(scene.state.owed[0], "two")
-    outcome = turns.written(scene.fold, Work(by), laws=scene.laws, at=at(9), new_id=scene.new_id)
+    outcome = turns.write_entries(scene.fold, JournalBatch(by), ruleset=scene.ruleset, at=at(9), new_id=scene.new_id)
     assert outcome == Deny("fenced", f"turn {by.turn_id} was claimed again, by two: 2 > 1")
 
 
@@ -301,7 +301,9 @@ def test_entries_are_one_batch_in_their_order() -> None:
     ]
     assert [each.sequence for each in scene.log[-3:]] == [head + 1, head + 2, head + 3]
     assert {tuple(each.audience or ()) for each in scene.log[-3:]} == {("hub:operators",)}
-    assert Work(by).and_then(entry(mine)).and_then(result(mine)) == Work(by, (entry(mine), result(mine)))
+    assert JournalBatch(by).with_entry(entry(mine)).with_entry(result(mine)) == JournalBatch(
+        by, (entry(mine), result(mine))
+    )
 
 
 def test_an_answer_is_recorded_with_the_last_of_the_journal() -> None:
@@ -348,7 +350,7 @@ def test_a_turn_that_was_put_back_is_claimed_again() -> None:
     scene = asked()
     turn, by = scene.running()
     assert scene.releases(by, entry(turn.turn_id)) == ["call.started", "turn.released"]
-    [again] = pending(scene.state)
+    [again] = pending_turns(scene.state)
     assert again == msgspec.structs.replace(turn, epoch=1)
     assert scene.claims(again) == ["turn.claimed"]
     assert scene.state.owed[0].attempts == 1
@@ -395,8 +397,8 @@ def test_while_another_agent_owes_an_answer_a_failure_pauses_nothing() -> None:
 
 
 def test_in_an_ordered_channel_the_others_who_owe_are_waited_for() -> None:
-    scene = Scene("discussion", "alice", "ada:agent", "bob:agent")
-    scene.fold = scene.laws.fold(scene.fold, replace(assigned("ada", "bob"), created_at=at(1), sequence=50))
+    scene = PureChannel("discussion", "alice", "ada:agent", "bob:agent")
+    scene.fold = scene.ruleset.fold(scene.fold, replace(assigned("ada", "bob"), created_at=at(1), sequence=50))
     turn, by = scene.running()
     assert (turn.speaker, scene.fails(by)) == ("ada", ["turn.failed"])
     assert (scene.state.speakers, scene.state.ended) == (("bob",), False)
@@ -426,7 +428,7 @@ def test_the_next_in_line_has_its_own_time() -> None:
     scene = asked()
     scene.says("alice")
     assert scene.waits(600) == ["expectation.missed", "turn.failed"]
-    assert [turn.speaker for turn in pending(scene.state)] == ["ada"]
+    assert [turn.speaker for turn in pending_turns(scene.state)] == ["ada"]
     assert scene.waits(590) == []
     assert scene.waits(10) == ["expectation.missed", "turn.failed"]
     assert scene.state.owed == ()
@@ -443,7 +445,7 @@ def test_an_overdue_turn_of_an_ordered_channel_goes_to_a_person() -> None:
 
 def test_what_only_people_and_code_owe_does_not_fail() -> None:
     expected = [{"name": "turn_within", "seconds": 10, "handler": "fail"}]
-    scene = Scene("discussion", "alice", "ada:agent", expectations=expected)
+    scene = PureChannel("discussion", "alice", "ada:agent", expectations=expected)
     assert scene.waits(1000) == []
 
 
@@ -451,13 +453,13 @@ def test_what_only_people_and_code_owe_does_not_fail() -> None:
 def test_while_a_call_is_in_doubt_nothing_is_due(channel_type: str) -> None:
     scene = asked(channel_type)
     _, by = scene.running()
-    assert scene.laws.due(scene.fold) is not None
+    assert scene.ruleset.due(scene.fold) is not None
     scene.writes(by, entry(by.turn_id), doubt(by.turn_id))
-    assert scene.laws.due(scene.fold) is None
-    assert (scene.waits(100_000), pending(scene.state)) == ([], ())
-    scene.writes(by, noted(events.EV_CALL_CLEARED, CallCleared(by.turn_id, 0, "hugo")))
-    assert [turn.turn_id for turn in pending(scene.state)] == [by.turn_id]
-    assert scene.laws.due(scene.fold) is not None
+    assert scene.ruleset.due(scene.fold) is None
+    assert (scene.waits(100_000), pending_turns(scene.state)) == ([], ())
+    scene.writes(by, journal_draft(events.EV_CALL_CLEARED, CallCleared(by.turn_id, 0, "hugo")))
+    assert [turn.turn_id for turn in pending_turns(scene.state)] == [by.turn_id]
+    assert scene.ruleset.due(scene.fold) is not None
 
 
 def test_two_agents_left_alone_pause_after_twenty_turns_and_go_on_when_code_speaks() -> None:
@@ -467,7 +469,7 @@ def test_two_agents_left_alone_pause_after_twenty_turns_and_go_on_when_code_spea
         assert scene.state.unattended == taken
     assert scene.answers() == ["msg.text", "channel.paused"]
     assert (scene.state.paused, scene.state.unattended) == ("unattended:20", 20)
-    assert (pending(scene.state), scene.waits(100_000)) == ((), [])
+    assert (pending_turns(scene.state), scene.waits(100_000)) == ((), [])
     assert scene.says("alice") == ["msg.text", "turn.assigned"]
     assert (scene.state.paused, scene.state.unattended) == ("", 0)
     assert scene.answers() == ["msg.text", "turn.assigned"]
@@ -490,7 +492,7 @@ def test_time_spent_waiting_for_a_person_does_not_count(channel_type: str, then:
     turn, by = scene.running()
     scene.writes(by, entry(turn.turn_id), doubt(turn.turn_id))
     assert scene.waits(4000) == []
-    cleared = noted(events.EV_CALL_CLEARED, CallCleared(turn.turn_id, 0, "hugo"))
+    cleared = journal_draft(events.EV_CALL_CLEARED, CallCleared(turn.turn_id, 0, "hugo"))
     assert scene.writes(by, cleared) == ["call.cleared"]
     limit = 600 if channel_type == "conversation" else 120
     assert scene.waits(limit - 5) == []

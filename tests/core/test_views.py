@@ -10,12 +10,13 @@ from antiphon import (
     Message,
     NamedTranscript,
     NamedWindowedSummary,
+    TransitionGraph,
     UsageError,
     WindowedSummary,
     visible_to,
 )
-from antiphon.core.views import default_view
-from tests.core.cases import acked, assigned, closed, created, fact, log_of, opened, packed, said, written
+from antiphon.orchestration.workflow import Workflow
+from tests.support.envelopes import acked, assigned, closed, created, fact, log_of, opened, packed, said, written
 
 LOG = log_of(
     created("alice", "bob", "carol"),
@@ -100,8 +101,10 @@ def test_a_window_counts_only_what_its_reader_may_see() -> None:
 
 
 @pytest.mark.parametrize(("people", "recent_n"), [(2, 4), (3, 6), (10, 20)])
-def test_by_default_two_rounds_are_shown(people: int, recent_n: int) -> None:
-    assert default_view(people) == WindowedSummary(recent_n)
+def test_by_default_two_rounds_of_a_workflow_are_shown(people: int, recent_n: int) -> None:
+    window = NamedWindowedSummary(recent_n) if people > 2 else WindowedSummary(recent_n)
+    graph = TransitionGraph.round_robin(["a", "b"]).to_dict()
+    assert Workflow({"graph": graph}).view(people) == window
 
 
 def test_of_nothing_there_is_nothing_to_see() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from antiphon import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, Assign, Close, UnknownChannel, UnknownParticipant, UsageError
-from antiphon.core.events import fits
-from antiphon.core.words import plainly, told
+from antiphon.core.event_data import event_data_error
+from antiphon.core.text import describe_error, explain_decode_error
 from antiphon.store.protocol import ChannelRow
-from tests.core.cases import said
+from tests.support.envelopes import said
+from tests.support.stable_ids import stable_str
 
 
 @pytest.mark.parametrize(
@@ -29,17 +30,17 @@ from tests.core.cases import said
     ],
 )
 def test_a_shape_that_does_not_fit(event_type: str, data: dict[str, object], expected: str | None) -> None:
-    assert fits(event_type, data) == expected
+    assert event_data_error(event_type, data) == expected
 
 
 @pytest.mark.parametrize(
     "complaint", ["", "Number out of range - at `$.seconds`", "Expected `a`, got `b` - at `key` in `$.set`", "`" * 7]
 )
 def test_what_is_not_understood_is_left_as_it_is(complaint: str) -> None:
-    assert plainly(complaint) == complaint
+    assert explain_decode_error(complaint) == complaint
 
 
-@pytest.mark.parametrize("speakers", ["bob", None, 5, {"ann", "bob"}, {"bob": 1}], ids=str)
+@pytest.mark.parametrize("speakers", ["bob", None, 5, {"ann", "bob"}, {"bob": 1}], ids=stable_str)
 def test_a_turn_is_given_to_names_in_order(speakers: object) -> None:
     with pytest.raises(UsageError, match="give a tuple of names") as caught:
         Assign(speakers)  # type: ignore[arg-type]
@@ -81,4 +82,4 @@ class Unspeakable(Exception):
 
 @pytest.mark.parametrize("inner", [ValueError("no words"), SystemExit(1), KeyboardInterrupt()])
 def test_an_error_that_cannot_be_put_into_words_is_told_by_its_type(inner: BaseException) -> None:
-    assert told(Unspeakable(inner)) == "Unspeakable"
+    assert describe_error(Unspeakable(inner)) == "Unspeakable"

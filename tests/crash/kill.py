@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon import EV_TEXT, Hub
-from tests.crash.child import SENDERS
+from tests.crash.sender_child import SENDERS
 
 LONGEST_START = 30.0
 
@@ -51,7 +51,7 @@ def kill_again_and_again(path: Path, kills: int, seed: int) -> Killing:
 
 def _one_life(path: Path, killing: Killing, seconds: float) -> None:
     numbers = {name: _next_number(killing, name) for name in SENDERS}
-    command = [sys.executable, "-m", "tests.crash.child", str(path), json.dumps(numbers)]
+    command = [sys.executable, "-m", "tests.crash.sender_child", str(path), json.dumps(numbers)]
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

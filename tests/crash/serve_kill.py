@@ -25,8 +25,10 @@ from typing import Any
 import httpx2
 
 from antiphon import AgentsTarget, Envelope, FromSpeaker, Hub, TerminateTarget, Transition, TransitionGraph
-from antiphon.core.events import CallFailed, CallFinished, CallStarted, Claimed, Failed, event_of
-from tests.crash.ledger import Body, World
+from antiphon.core.event_data import event_of
+from antiphon.core.events import FailedTurn
+from antiphon.core.execution_events import CallFailed, CallFinished, CallStarted, TurnClaimed
+from tests.crash.outside_world import Body, World
 from tests.crash.serve_program import BRANCHES, CHECKER, DESK
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -356,14 +358,14 @@ def _audit_calls(log: list[Envelope], found: ServerKilling) -> None:
     ended: Counter[tuple[str, int]] = Counter()
     for event in map(event_of, log):
         match event:
-            case Claimed(epoch=epoch):
+            case TurnClaimed(epoch=epoch):
                 found.takeovers += epoch > 1
             case CallStarted(turn=turn, index=index):
                 found.repeated_finished_calls += ended[turn, index]
             case CallFinished(turn=turn, index=index) | CallFailed(turn=turn, index=index):
                 found.repeated_finished_calls += ended[turn, index]
                 ended[turn, index] += 1
-            case Failed(reason=reason):
+            case FailedTurn(reason=reason):
                 found.given_up += 1
                 found.reasons[f"turn failed: {reason}"] += 1
             case _:

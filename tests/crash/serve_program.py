@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from antiphon import Agent, Asked, Reply, Request, Usage, delegate, tool
-from antiphon.agents.messages import Call
+from antiphon.agents.call_results import Call
 from tests.crash.turn_child import post
 
 PORT = int(os.environ.get("ANTIPHON_TEST_WORLD", "0"))

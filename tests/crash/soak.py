@@ -14,7 +14,7 @@ from pathlib import Path
 from antiphon import Envelope, Hub, Participant
 
 WARM_UP = 0.25
-"""The share of the time after which the base is taken: by then every cache has been filled once."""
+"""The share of the work after which the base is taken: by then every cache has been filled once."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +49,25 @@ def footprint() -> Footprint:
     return Footprint(len(os.listdir("/proc/self/fd")), len(tasks), tracemalloc.get_traced_memory()[0])
 
 
-async def soak(folder: Path, seconds: float) -> Soak:
-    """Open channels, talk, listen, leave, and close, for so long."""
+async def soak(folder: Path, *, rounds: int, seconds: float = 0.0) -> Soak:
+    """Open channels, talk, listen, leave, and close: so many rounds at least, and for so long at least."""
     tracemalloc.start()
     began = time.monotonic()
     hub = await Hub.open(f"sqlite:///{folder / 'soak.db'}")
     alice, bob = await hub.register("alice"), await hub.register("bob")
-    rounds = 0
+    done = 0
     before: Footprint | None = None
-    while (spent := time.monotonic() - began) < seconds:
+    while done < rounds or time.monotonic() - began < seconds:
         await one_round(hub, alice, bob)
-        rounds += 1
-        if before is None and spent > seconds * WARM_UP:
+        done += 1
+        if before is None and done >= rounds * WARM_UP and time.monotonic() - began >= seconds * WARM_UP:
             before = footprint()
     after = footprint()
     await hub.close()
     closed = footprint()
     tracemalloc.stop()
     assert before is not None, "the soak was too short to take a base"
-    return Soak(before, after, closed, rounds * CHANNELS, rounds * CHANNELS * (SAID + 6), time.monotonic() - began)
+    return Soak(before, after, closed, done * CHANNELS, done * CHANNELS * (SAID + 6), time.monotonic() - began)
 
 
 CHANNELS, SAID = 8, 10

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon import Agent, Asked, Hub, Message, Progress, Reply, Request, Steps, TurnFailed, Usage, delegate, tool
-from antiphon.agents import tasks
-from antiphon.agents.messages import Call, Exchange
+from antiphon.agents import turn_channel as delegation
+from antiphon.agents.call_results import Call
+from antiphon.agents.messages import TurnExchange
 from antiphon.agents.tool import Tool
-from antiphon.hub.ids import TimeOrderedIds
-from antiphon.runtime.invoking import channel_of
+from antiphon.hub.clock import TimeOrderedIds
+from antiphon.runtime.agent import channel_of
 from tests.crash.team_plan import CHECKER, LEAD, LEAF, LOOK_AROUND, MESSAGES, MIDDLE, NATURAL, USAGE
 from tests.crash.turn_child import LONGEST_LIFE, forget_calls, post, say, shorten_pauses
 
@@ -78,7 +79,7 @@ class Outside:
         return await post(self._port, where, {"run": self._run, **body}, key)
 
 
-def _where(history: Sequence[Message], exchange: Exchange) -> str:
+def _where(history: Sequence[Message], exchange: TurnExchange) -> str:
     """What is being answered, and how far that has come."""
     said = next(message.text for message in reversed(history) if message.role == "user")
     return f"{said}/{sum(isinstance(item, Asked) for item in exchange)}"
@@ -86,7 +87,7 @@ def _where(history: Sequence[Message], exchange: Exchange) -> str:
 
 def forget_tasks() -> None:
     """Let every call give another task, also one that is made again."""
-    tasks.derived_id = lambda *parts: TimeOrderedIds()()  # type: ignore[assignment]
+    delegation.derived_id = lambda *parts: TimeOrderedIds()()  # type: ignore[assignment]
 
 
 async def main(path: str, port: int, run: str) -> None:

@@ -26,10 +26,11 @@ from antiphon import (
     Envelope,
     Hub,
 )
-from antiphon.core.events import CallFailed, CallFinished, CallStarted, Claimed, event_of
-from antiphon.core.ids import derived_id
-from antiphon.runtime.invoking import USER
-from tests.crash.ledger import Asked, World
+from antiphon.core.envelope import derived_id
+from antiphon.core.event_data import event_of
+from antiphon.core.execution_events import CallFailed, CallFinished, CallStarted, TurnClaimed
+from antiphon.runtime.agent import DEFAULT_SPEAKER
+from tests.crash.outside_world import Asked, World
 from tests.crash.team_plan import (
     ACTIVE,
     AT_ONCE,
@@ -44,7 +45,7 @@ from tests.crash.team_plan import (
     TEAM,
 )
 from tests.crash.turn_kill import Life, turned_back
-from tests.hub.places import logs_from
+from tests.support.inspection import logs_from
 
 MOST_KILLS = 8
 """How often one thread is killed, before another one is begun: fewer than the crashes after which a turn waits."""
@@ -183,7 +184,7 @@ async def audit(folder: Path, world: World, found: TeamKilling) -> None:
         again = len(asked) - len({each.name for each in asked})
         found.calls_sent_again += again
         found.unaccounted_calls += max(0, again - AT_ONCE * found.killed[run])
-        claims = [sum(isinstance(event_of(envelope), Claimed) for envelope in log) for log in logs]
+        claims = [sum(isinstance(event_of(envelope), TurnClaimed) for envelope in log) for log in logs]
         found.kills_mid_turn += claims[0] - len(MESSAGES)
         found.kills_mid_task += sum(claims[1:]) - len(claims[1:])
         _audit_calls(found, asked, logs, kills=found.killed[run])
@@ -232,7 +233,7 @@ def _audit_payments(found: TeamKilling, run: str, world: World, logs: Sequence[S
 def _audit_answers(found: TeamKilling, told: dict[str, Any], log: Sequence[Envelope]) -> None:
     found.wrong_answers += sum(reply != planned for reply, planned in zip(told["replies"], REPLIES, strict=True))
     answered = Counter(e.causation_id for e in log if (e.event_type, e.sender_id) == (EV_TEXT, LEAD))
-    said = [e.envelope_id for e in log if (e.event_type, e.sender_id) == (EV_TEXT, USER)]
+    said = [e.envelope_id for e in log if (e.event_type, e.sender_id) == (EV_TEXT, DEFAULT_SPEAKER)]
     found.wrong_answers += sum(answered[message] != 1 for message in said) + abs(len(said) - len(MESSAGES))
     found.wrong_active += told["active"] != ACTIVE
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.crash.ledger import CENTS, Asked, Body, Script
+from tests.crash.outside_world import CENTS, Asked, Body, Script
 
 LEAD, MIDDLE, LEAF, CHECKER = "lead", "middle", "leaf", "checker"
 NATURAL = ("look_up", "stock", "notify", "ship", "file")

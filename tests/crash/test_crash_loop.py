@@ -6,8 +6,6 @@ import asyncio
 import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,32 +13,23 @@ from pathlib import Path
 import pytest
 
 from antiphon import EV_TEXT, Denied, Envelope, Hub
-from antiphon.core.events import EV_TURN_CLAIMED, EV_TURN_DELAYED, EV_TURN_FAILED, EV_TURN_SUSPENDED
-from antiphon.core.ids import derived_id
+from antiphon.core.envelope import derived_id
+from antiphon.core.events import EV_TURN_FAILED
+from antiphon.core.execution_events import EV_TURN_CLAIMED, EV_TURN_DELAYED, EV_TURN_SUSPENDED
 from tests.crash.kill import Lines
-from tests.crash.loop_child import AGENT, KILL, LONGEST_LIFE
+from tests.support.crash_loop import AGENT, CRASHES, KILL, LONGEST_LIFE, SPEED, start_crash_loop
 
 PROOF = os.environ.get("ANTIPHON_PROOF") == "1"
 SECONDS = 13.0 if PROOF else 0.2
-SPEED = 1.0 if PROOF else 20.0
 TURNS = 10
 KILLS = 3
-CRASHES = 10 if PROOF else 4
 INNOCENT = 4
 MOST_LIVES = 30
 
 
-def begun(
-    path: Path, turns: int, seconds: float, *flags: str, speed: float = SPEED, crashes: int = CRASHES
-) -> subprocess.Popen[bytes]:
-    numbers = [str(turns), str(seconds), str(speed), str(crashes)]
-    command = [sys.executable, "-m", "tests.crash.loop_child", str(path), *numbers, *flags]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-
 def lived(path: Path, turns: int, seconds: float, *flags: str, speed: float = SPEED) -> int:
     """The exit code of a process that runs until it is done, or ends itself."""
-    with begun(path, turns, seconds, *flags, speed=speed) as process:
+    with start_crash_loop(path, turns, seconds, *flags, speed=speed) as process:
         return process.wait(LONGEST_LIFE)
 
 
@@ -60,7 +49,7 @@ def answers(log: list[Envelope]) -> list[object]:
 def test_long_turns_survive_kills_at_any_moment(tmp_path: Path) -> None:
     path, chance = tmp_path / "team.db", random.Random(20261118)
     for _ in range(KILLS):
-        with begun(path, TURNS, SECONDS) as process:
+        with start_crash_loop(path, TURNS, SECONDS) as process:
             assert process.stdout is not None
             lines = Lines(process.stdout.fileno())
             while not lines.saw("ready"):

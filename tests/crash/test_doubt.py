@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from antiphon import EV_TEXT, Channel, Hub, StoreUnavailable
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory_store import MemoryStore
 from antiphon.store.protocol import Store
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import Faults, with_faults

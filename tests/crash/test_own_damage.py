@@ -10,7 +10,7 @@ import pytest
 
 from antiphon import Denied, Hub
 from antiphon.testing import ManualClock
-from tests.hub.gates import turns
+from tests.support.waiting import let_others_run
 
 
 def damage(path: Path, channel: str, sequence: int) -> None:
@@ -47,7 +47,7 @@ async def test_the_hub_goes_on_in_a_new_volume(tmp_path: Path, own: str, sequenc
             assert (await bob.channel(channel_id)).state.expected_next_speaker == "bob"
             async with asyncio.timeout(5):
                 while not (quarantined := await hub.channels(status="quarantined", system=True)):
-                    await turns(1)
+                    await let_others_run(1)
             assert [row.channel_id for row in quarantined] == [own]
             audit = "system:audit-2" if own == "system:audit" else "system:audit"
             told = [envelope.event_type for envelope in await hub.log(audit)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.ledger import LONGEST_HOLD, World
+from tests.crash.outside_world import LONGEST_HOLD, World
 from tests.crash.team_kill import TeamKilling, audit, kill_teams, place_of, tell
 from tests.crash.team_plan import PAYMENTS, READ, ROUND, TASKS, TEAM
 from tests.crash.turn_kill import Life

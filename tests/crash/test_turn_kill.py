@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.crash.ledger import LONGEST_HOLD, World
+from antiphon.core.execution_events import EV_CALL_FINISHED
+from tests.crash.outside_world import LONGEST_HOLD, PLAN, ROUND, World
 from tests.crash.turn_kill import Life, TurnKilling, audit, kill_turns, place_of
 
 KILLS = 200 if os.environ.get("ANTIPHON_PROOF") == "1" else 8
@@ -44,11 +48,22 @@ def test_control_without_a_journal_finished_calls_are_made_again(tmp_path: Path)
     assert (found.doubled_payments, found.answers_missing, found.answers_doubled) == (0, 0, 0)
 
 
+def wait_for_finished_calls(path: Path, count: int) -> None:
+    """Return when the file holds the outcomes of so many calls: of those made together one may be quicker by chance."""
+    finished = "SELECT count(*) FROM log WHERE kind = ?"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as reader:
+        until = time.monotonic() + LONGEST_HOLD
+        while reader.execute(finished, (EV_CALL_FINISHED,)).fetchone()[0] < count:
+            assert time.monotonic() < until, "the calls that are not held back return"
+
+
 def killed_in(call: str, folder: Path, world: World, *, journal: bool = True) -> TurnKilling:
     """A turn whose process is killed when this call has taken effect, and its answer is on the way."""
     path = place_of(folder, 0)
     with world.holding(call) as hold, Life(path, world, "r0", journal=journal) as life:
         assert hold.arrived.wait(LONGEST_HOLD)
+        if journal:
+            wait_for_finished_calls(path, sum(ROUND[other] <= ROUND[call] for other in PLAN) - 1)
         life.kill()
     with Life(path, world, "r0", journal=journal) as life:
         life.end()

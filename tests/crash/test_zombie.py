@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from antiphon import EV_TEXT, Envelope, Hub
-from antiphon.core.events import EV_TURN_ASSIGNED, EV_TURN_CLAIMED, EV_TURN_FENCED, Json
-from antiphon.core.ids import derived_id
-from antiphon.hub.audit import AUDIT
+from antiphon.core.envelope import Json, derived_id
+from antiphon.core.events import EV_TURN_ASSIGNED, EV_TURN_FENCED
+from antiphon.core.execution_events import EV_TURN_CLAIMED
+from antiphon.hub.system_channels import AUDIT_CHANNEL
 from tests.crash.zombie_child import AGENT, LONGEST_LIFE, THREAD
 
 FLAGS = ("--plain", "--early", "--deaf", "--no-fence")
@@ -87,7 +88,7 @@ def woken_too_late(path: Path, flag: str) -> Found:
 async def look(path: Path, lease: str) -> Found:
     async with Hub.open(f"sqlite:///{path}", engine=None) as hub:
         own = [row.channel_id for row in await hub.channels(system=True)]
-        return Found(await hub.log(CHANNEL), await hub.log(AUDIT) if AUDIT in own else [], lease)
+        return Found(await hub.log(CHANNEL), await hub.log(AUDIT_CHANNEL) if AUDIT_CHANNEL in own else [], lease)
 
 
 @pytest.fixture(scope="module")

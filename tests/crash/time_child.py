@@ -25,7 +25,7 @@ from antiphon import (
     TransitionGraph,
     says,
 )
-from antiphon.core.instants import Instant, after
+from antiphon.core.envelope import Instant, add_seconds
 from antiphon.hub.clock import SystemClock
 
 LONGEST_LIFE = 60
@@ -51,7 +51,7 @@ class WrongClock(SystemClock):
         self._wrong_by, self.set_by = wrong_by, 0.0
 
     def now(self) -> Instant:
-        return after(super().now(), self._wrong_by + self.set_by)
+        return add_seconds(super().now(), self._wrong_by + self.set_by)
 
     def drift(self) -> float:
         return super().drift() + self.set_by

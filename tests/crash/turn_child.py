@@ -21,10 +21,10 @@ from weakref import WeakSet
 
 from antiphon import EV_TEXT, Agent, Hub, Reply, Request, calls, says, tool
 from antiphon.agents.tool import Tool
-from antiphon.core import recovery
+from antiphon.core import execution_events
 from antiphon.core.events import EV_TURN_FAILED
-from antiphon.engines.notes import Notes
-from antiphon.runtime.invoking import channel_of
+from antiphon.engines.journal import TurnJournal
+from antiphon.runtime.agent import channel_of
 
 AGENT = "clerk"
 NATURAL = ("look_up", "stock", "notify", "ship", "file")
@@ -77,20 +77,20 @@ def natural(port: int, run: str, name: str) -> Tool:
 
 def forget_calls() -> None:
     """Let a turn write its claim and its end, and nothing in between."""
-    claim, claimed = Notes.claim, WeakSet[Notes]()
+    claim, claimed = TurnJournal.claim, WeakSet[TurnJournal]()
 
-    async def only_claim(notes: Notes, *_: object) -> None:
+    async def only_claim(notes: TurnJournal, *_: object) -> None:
         if notes not in claimed:
             claimed.add(notes)
             await claim(notes)
 
-    Notes.keep = lambda notes, event_type, event: None
-    Notes.claim = Notes.write = only_claim
+    TurnJournal.keep = lambda notes, event_type, event: None
+    TurnJournal.claim = TurnJournal.write = only_claim
 
 
 def shorten_pauses() -> None:
     """Attempt a turn again almost at once after a crash: kills are to fall into turns, not into pauses."""
-    recovery.FIRST_PAUSE = 0.01
+    execution_events.FIRST_CRASH_PAUSE_SECONDS = 0.01
 
 
 async def main(path: str, port: int, run: str) -> None:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon import EV_TEXT, Envelope, Hub
-from antiphon.core.events import CallFailed, CallFinished, CallStarted, Claimed, event_of
-from antiphon.core.ids import derived_id
+from antiphon.core.envelope import derived_id
+from antiphon.core.event_data import event_of
+from antiphon.core.execution_events import CallFailed, CallFinished, CallStarted, TurnClaimed
 from tests.crash.kill import Lines
-from tests.crash.ledger import PLAN, ROUND, Asked, World
+from tests.crash.outside_world import PLAN, ROUND, Asked, World
 from tests.crash.turn_child import AGENT
 
 LONGEST_WAIT = 30.0
@@ -218,7 +219,7 @@ def _audit_calls(found: TurnKilling, run: str, asked: Sequence[Asked], log: Sequ
     claims, started, ended = 0, Counter[int](), Counter[int]()
     for envelope in log:
         match event_of(envelope):
-            case Claimed():
+            case TurnClaimed():
                 claims += 1
             case CallStarted(index=index):
                 started[index] += 1

@@ -20,9 +20,8 @@ from antiphon import EV_TEXT, Agent, Hub, Reply, Request, calls, says, tool
 from antiphon.core import turns
 from antiphon.engines import turn
 from antiphon.engines.local import LocalEngine
-from antiphon.hub.clock import SystemClock
-from antiphon.hub.ids import TimeOrderedIds
-from antiphon.runtime.invoking import channel_of
+from antiphon.hub.clock import SystemClock, TimeOrderedIds
+from antiphon.runtime.agent import channel_of
 from antiphon.store.sqlite import SqliteStore
 
 AGENT, THREAD = "clerk", "t"
@@ -41,7 +40,7 @@ async def look_up(order: str) -> str:
 def clerk(name: str, engine: LocalEngine, *, stops_at: int | None) -> Agent:
     async def model(request: Request) -> Reply:
         if len(request.exchange) == stops_at:
-            lease = engine._tenure._lease
+            lease = engine._lease_keeper._lease
             os.write(1, f"{lease.until if lease else 'lost'}\n".encode())
             os.kill(os.getpid(), signal.SIGSTOP)
         return says(f"answered by {name}") if request.exchange else calls("look_up", {"order": "o1"})
@@ -51,13 +50,13 @@ def clerk(name: str, engine: LocalEngine, *, stops_at: int | None) -> Agent:
 
 def go_deaf() -> None:
     """Run on though the lease is lost. Only the log is left to refuse what comes of it."""
-    LocalEngine._taken_for_dead = lambda engine: None
+    LocalEngine._on_lease_lost = lambda engine: None
 
 
 def take_the_fence_away() -> None:
     """Let the log take whatever comes of a turn that was lost, as if its answer were another one."""
     new_id = TimeOrderedIds()
-    turns._fenced = lambda state, claim: None
+    turns._check_claim = lambda state, claim: None
     turn.derived_id = lambda *parts: new_id()
 
 

@@ -40,11 +40,13 @@ SHOWS = {
     "27_mcp.py": "assistant: It rains in Bergen, as ever.",
     "28_run_me.py": "till: That is 42 euros.",
     "29_failed_branch.py": "the judge was shown: ['user: Six times seven?', 'ada: 42', 'ben: 41']",
+    "demo": "The bank was asked twice. Its ledger holds 1 entry.",
 }
 
 
 def test_all_examples_are_here_and_listed() -> None:
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWS)
+    programs = [*EXAMPLES.glob("*.py"), *(path.parent for path in EXAMPLES.glob("*/__main__.py"))]
+    assert sorted(path.name for path in programs) == sorted(SHOWS)
     assert [name for name in SHOWS if f"]({name})" not in text_of(EXAMPLES / "README.md")] == []
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import antiphon
 from antiphon import testing
-from antiphon.guards.silence import CLOCKS, HANDLERS
-from antiphon.orchestration.lawbook import BUILT_IN
+from antiphon.guards.standard_guards import EXPECTATION_CLOCKS, EXPECTATION_HANDLERS
+from antiphon.orchestration.catalogue import BUILT_IN_ADAPTERS
 from tests.docs.pages import DOCS, ROOT, text_of
 
 SOURCE = ROOT / "src" / "antiphon"
@@ -44,10 +44,10 @@ def close_reasons() -> Iterator[str]:
     for path in [SOURCE / "core" / "step.py", SOURCE / "orchestration" / "adapters.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
-                case ast.Call(func=ast.Name(id="Close" | "_closing"), args=[ast.Constant(value=str(reason)), *_]):
+                case ast.Call(func=ast.Name(id="Close" | "_closing_draft"), args=[ast.Constant(value=str(reason)), *_]):
                     yield reason
                 case ast.Call(
-                    func=ast.Name(id="Close" | "_closing"),
+                    func=ast.Name(id="Close" | "_closing_draft"),
                     args=[ast.JoinedStr(values=[ast.Constant(value=str(reason)), *_]), *_],
                 ):
                     yield reason
@@ -81,8 +81,8 @@ def test_every_test_tool_is_explained() -> None:
 
 
 def test_every_expectation_handler_and_channel_type_is_explained() -> None:
-    assert missing([*CLOCKS, *HANDLERS], "expectations.md") == []
-    assert missing(list(BUILT_IN), "channels.md") == []
+    assert missing([*EXPECTATION_CLOCKS, *EXPECTATION_HANDLERS], "expectations.md") == []
+    assert missing(list(BUILT_IN_ADAPTERS), "channels.md") == []
 
 
 def test_decision_records_have_their_parts() -> None:

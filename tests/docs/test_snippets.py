@@ -21,7 +21,7 @@ import pytest
 from antiphon import Hub
 from antiphon.core.conditions import CONDITIONS
 from antiphon.core.targets import TARGETS
-from antiphon.orchestration import lawbook
+from antiphon.orchestration import catalogue
 from tests.docs.pages import DOCS, PAGES, Snippet, named, snippets, text_of
 
 WITH_CODE = [page for page in PAGES if snippets(text_of(page))]
@@ -86,8 +86,9 @@ def in_one_function(pieces: list[Snippet]) -> str:
 @pytest.mark.parametrize("page", TO_BE_TRIED, ids=named)
 def test_page_runs_in_one_function(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for names in (lawbook, CONDITIONS, TARGETS):
-        monkeypatch.setattr(names, "_registered", {})  # as in a program of its own
+    monkeypatch.setattr(catalogue, "_registered_adapters", {})  # as in a program of its own
+    for names in (CONDITIONS, TARGETS):
+        monkeypatch.setattr(names, "_registered", {})
     pieces = snippets(text_of(page))
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

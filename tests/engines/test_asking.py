@@ -27,14 +27,14 @@ from antiphon import (
     UsageError,
     says,
 )
-from antiphon.core.envelope import OPERATORS, Envelope
-from antiphon.core.events import EV_CALL_FAILED, EV_CALL_RETRIED, EV_TURN_RELEASED, CallRetried, event_of
-from antiphon.core.instants import Instant
+from antiphon.core.envelope import OPERATORS, Envelope, Instant
+from antiphon.core.event_data import event_of
+from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_RETRIED, EV_TURN_RELEASED, CallRetried
 from antiphon.store.protocol import Appended
 from antiphon.testing import ManualClock
-from tests.engines.crashes import crashes, so
-from tests.hub.gates import soon, turns
-from tests.hub.places import KeptStore
+from tests.support.crashing_hubs import crashes
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run, soon, wait_until
 
 BUSY = ModelUnavailable("busy", status=503)
 
@@ -68,7 +68,7 @@ class Asked:
         async with asyncio.timeout(5):
             while len(found := await self.entries()) < count:
                 assert not self.reply.done(), self.reply
-                await turns(1)
+                await let_others_run(1)
         event = event_of(found[count - 1])
         assert isinstance(event, CallRetried)
         return event
@@ -90,13 +90,13 @@ async def test_a_model_that_is_unavailable_is_asked_again_after_a_while(hub: Hub
     assert (first.index, first.attempt, first.error, first.status) == (0, 1, "ModelUnavailable: busy", 503)
     assert 0 < first.delay <= 0.5
     await clock.advance(first.delay - 0.000_002)
-    await turns()
+    await let_others_run()
     assert len(model.requests) == 1
     await clock.advance(0.000_002)
     second = await asked.retried(2)
     assert (second.attempt, second.status, second.delay) == (2, 429, 3.0)
     await clock.advance(2.999_999)
-    await turns()
+    await let_others_run()
     assert len(model.requests) == 2
     await clock.advance(0.000_001)
     assert (await soon(asked.reply)).text == "Here I am."
@@ -195,14 +195,14 @@ async def test_all_attempts_share_one_deadline(hub: Hub, clock: ManualClock) -> 
 
     model = ScriptedModel([slowly, for_ever])  # type: ignore[list-item]  # an error may be given too
     asked = Asked(hub, agent(model, model_seconds=10))
-    await so(lambda: len(model.requests) == 1)
+    await wait_until(lambda: len(model.requests) == 1)
     await clock.advance(5)
     over.set()
     await asked.retried(1)
     await clock.advance(3.9)
-    await so(lambda: len(model.requests) == 2)
+    await wait_until(lambda: len(model.requests) == 2)
     await clock.advance(1.099_999)
-    await turns()
+    await let_others_run()
     assert not asked.reply.done()
     await clock.advance(0.000_001)
     failed = await asked.failed()
@@ -228,10 +228,10 @@ async def test_a_store_that_is_away_for_too_long_uses_up_the_time(clock: ManualC
     hub = await Hub.over(store, clock=clock)
     model = ScriptedModel([BUSY, "too late"])
     asked = Asked(hub, agent(model, model_seconds=10))
-    await so(lambda: len(model.requests) == 1)
-    await turns(50)
+    await wait_until(lambda: len(model.requests) == 1)
+    await let_others_run(50)
     clock.advance(10)
-    await turns(50)
+    await let_others_run(50)
     store.away = False
     clock.advance(1)
     failed = await asked.failed()
@@ -278,7 +278,7 @@ async def listened(hub: Hub, model: Orator, clock: ManualClock) -> tuple[list[st
     listening = asyncio.create_task(listen())
     async with asyncio.timeout(5):
         while not listening.done():
-            await turns(5)
+            await let_others_run(5)
             clock.advance(0.1)
     return pieces, await listening
 
@@ -347,7 +347,7 @@ async def test_a_turn_that_is_cancelled_while_it_waits_ends_at_once() -> None:
         [failed] = await place.until("turn.failed")
         assert failed.event_data["reason"] == "cancelled"
         await place.clock.advance(3600)
-        await turns()
+        await let_others_run()
         assert len(model.requests) == 1
 
 

@@ -21,12 +21,13 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.agents.limits import USUAL
+from antiphon.agents.team import DEFAULT_TURN_LIMITS
 from antiphon.agents.tool import Tool
-from antiphon.core.events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_CALL_STARTED, EV_TASK_STARTED
+from antiphon.core.events import EV_TASK_STARTED
+from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_CALL_STARTED
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon
-from tests.runtime.giving import Kept, asking, echo, giver, words
+from tests.support.given_tasks import Kept, asking, echo, giver, words
+from tests.support.waiting import soon
 
 LOOK = calls("look")
 
@@ -47,7 +48,12 @@ def texts(request: Request) -> list[str]:
 
 @pytest.mark.parametrize(
     ("asked", "most", "limits"),
-    [(5, 3, Limits(tool_calls=3)), (3, 3, Limits(tool_calls=3)), (130, 128, USUAL), (2000, 128, USUAL)],
+    [
+        (5, 3, Limits(tool_calls=3)),
+        (3, 3, Limits(tool_calls=3)),
+        (130, 128, DEFAULT_TURN_LIMITS),
+        (2000, 128, DEFAULT_TURN_LIMITS),
+    ],
 )
 async def test_calls_beyond_the_limit_of_a_message_are_not_made_and_each_has_a_result(
     asked: int, most: int, limits: Limits

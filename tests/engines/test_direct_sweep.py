@@ -7,7 +7,7 @@ import pytest
 from antiphon import Agent, Reply, Request, calls, says, tool
 from antiphon.testing import ManualClock, canonical_digest
 from tests.engines.test_sweep import AFTER, BEFORE, MortalStore, ask
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 
 @tool(return_direct=True)

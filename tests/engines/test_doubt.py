@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from antiphon import NOT_DONE, Denied, Envelope, calls, says, tool, visible_to
-from antiphon.agents.results import NotDone
-from antiphon.core.events import EV_CALL_STARTED
-from tests.engines.crashes import Crashes, Mind, crashes, so
-from tests.hub.places import KeptStore
+from antiphon.agents.call_results import NotDone
+from antiphon.core.execution_events import EV_CALL_STARTED
+from tests.support.crashing_hubs import Crashes, Mind, crashes
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import wait_until
 
 HOURS = 3600.0
 
@@ -69,7 +70,7 @@ async def died_while_paying(place: Crashes, kind: Kind) -> Till:
     till = Till(hangs=True)
     await place.next_hub(Mind(PAY), tools=[kind(till)])
     await place.open()
-    await so(lambda: len(till.made) == 1)
+    await wait_until(lambda: len(till.made) == 1)
     return till
 
 
@@ -111,7 +112,7 @@ async def test_what_was_looked_up_is_not_looked_up_again() -> None:
         await died_while_paying(place, Till.unsafe)
         first, mind = Till(), Mind()
         await place.next_hub(mind, tools=[first.unsafe(finds="receipt 7")])
-        await so(lambda: mind.thinks)
+        await wait_until(lambda: mind.thinks)
         second = Till()
         await place.next_hub(Mind(says("paid")), tools=[second.unsafe(finds="receipt 8")])
         assert await place.answered() == ["paid"]
@@ -181,7 +182,7 @@ async def test_a_call_that_has_finished_is_never_made_again(kind: Kind) -> None:
         first, mind = Till(), Mind(PAY)
         await place.next_hub(mind, tools=[kind(first)])
         await place.open()
-        await so(lambda: len(mind.requests) == 2)
+        await wait_until(lambda: len(mind.requests) == 2)
         second, mind = Till(), Mind(says("paid"))
         await place.next_hub(mind, tools=[kind(second)])
         assert await place.answered() == ["paid"]
@@ -201,7 +202,7 @@ async def test_what_finished_beside_a_call_in_doubt_is_kept() -> None:
         died, mind = Till(hangs=True), Mind([calls("note", {"text": "a"}), PAY])
         await place.next_hub(mind, tools=[note, died.unsafe()])
         await place.open()
-        await so(lambda: len(died.made) == 1)
+        await wait_until(lambda: len(died.made) == 1)
         await place.until("call.finished", 2)
         till, mind = Till(), Mind(says("both done"))
         await place.next_hub(mind, tools=[note, till.unsafe()])
@@ -306,7 +307,7 @@ async def test_a_call_made_again_that_is_cut_off_again_is_in_doubt_again() -> No
         await a_while()
         channel = await place.held_by("ann")
         await channel.settle(channel.state.owed[0].turn_id, 1, again=True)
-        await so(lambda: len(died.made) == 1)
+        await wait_until(lambda: len(died.made) == 1)
         till = Till()
         await place.next_hub(Mind(says("paid")), tools=[till.unsafe()])
         await place.until("call.doubted", 2)
@@ -358,7 +359,7 @@ async def test_an_unsafe_call_that_takes_too_long_is_in_doubt() -> None:
         till, mind = Till(hangs=True), Mind(PAY, says("paid"))
         await place.next_hub(mind, tools=[till.unsafe(timeout=5)])
         await place.open()
-        await so(lambda: len(till.made) == 1)
+        await wait_until(lambda: len(till.made) == 1)
         await a_while()
         place.clock.advance(5)
         await place.until("call.doubted")
@@ -377,7 +378,7 @@ async def test_an_unsafe_call_that_takes_too_long_is_looked_up() -> None:
         till, mind = Till(hangs=True), Mind(PAY, says("paid"))
         await place.next_hub(mind, tools=[till.unsafe(finds="receipt 7", timeout=5)])
         await place.open()
-        await so(lambda: len(till.made) == 1)
+        await wait_until(lambda: len(till.made) == 1)
         await a_while()
         place.clock.advance(5)
         assert await place.answered() == ["paid"]
@@ -412,7 +413,7 @@ async def test_another_call_in_the_place_of_a_recorded_one_is_a_conflict(kind: K
         first, mind = Till(hangs=not finished), Mind(PAY)
         await place.next_hub(mind, tools=[kind(first)])
         await place.open()
-        await so(lambda: len(mind.requests) == 2 if finished else len(first.made) == 1)
+        await wait_until(lambda: len(mind.requests) == 2 if finished else len(first.made) == 1)
         await copied_with(place, asks_for_another)
         till, mind = Till(), Mind(says("paid"))
         await place.next_hub(mind, tools=[kind(till)])
@@ -430,7 +431,7 @@ async def test_a_model_that_would_be_asked_something_else_is_noted_and_its_answe
         till, mind = Till(), Mind(PAY)
         await place.next_hub(mind, tools=[till.natural()], system_prompt="Be brief.")
         await place.open()
-        await so(lambda: len(mind.requests) == 2)
+        await wait_until(lambda: len(mind.requests) == 2)
         mind = Mind(says("paid"))
         await place.next_hub(mind, tools=[till.natural()], system_prompt="Be polite.")
         assert await place.answered() == ["paid"]

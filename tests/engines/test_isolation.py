@@ -16,9 +16,10 @@ import pytest
 from antiphon import Agent, Hub, Reply, Request, ScriptedModel, TurnFailed, calls, says, tool
 from antiphon.agents.tool import Tool
 from antiphon.core.envelope import Envelope
-from antiphon.core.events import EV_CALL_FAILED, EV_CALL_STARTED, EV_TURN_FAILED, EV_TURN_RELEASED
+from antiphon.core.events import EV_TURN_FAILED
+from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_STARTED, EV_TURN_RELEASED
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
+from tests.support.waiting import let_others_run, soon
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LATE = "nothing came within 5 seconds; it may have taken effect all the same"
@@ -38,7 +39,7 @@ async def hub(clock: ManualClock) -> AsyncIterator[Hub]:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that ignores its cancellation is given up after a moment."""
-    monkeypatch.setattr("antiphon.agents.isolation.CLEAN_UP", 0.05)
+    monkeypatch.setattr("antiphon.engines.user_code.CLEAN_UP_SECONDS", 0.05)
 
 
 def of_type(log: list[Envelope], event_type: str, field: str) -> list[object]:
@@ -224,7 +225,7 @@ async def test_what_a_cancelled_tool_does_to_clean_up_is_waited_for(hub: Hub, cl
         try:
             await asyncio.Event().wait()
         finally:
-            await turns(50)
+            await let_others_run(50)
             cleaned.append("clean")
         return "never"
 

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from antiphon import Agent, Hub, Progress, Reply, Request, ScriptedModel, calls, says, tool
-from antiphon.engines import lag
-from antiphon.engines.lag import LoopWatch
-from tests.hub.gates import turns
+from antiphon.engines import user_code
+from antiphon.engines.user_code import LoopWatch
+from tests.support.waiting import let_others_run
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ SHORTEN = f"make it shorter, or an `async def` that runs what takes long with {T
 async def test_code_that_holds_the_event_loop_is_named_while_it_does(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, named: str, made: Callable[[Blocks], Agent], advice: str
 ) -> None:
-    monkeypatch.setattr("antiphon.engines.lag.INTERVAL", 0.01)
-    monkeypatch.setattr("antiphon.engines.lag.THRESHOLD", 0.1)
+    monkeypatch.setattr("antiphon.engines.user_code.LOOP_SAMPLE_SECONDS", 0.01)
+    monkeypatch.setattr("antiphon.engines.user_code.HELD_LOOP_SECONDS", 0.1)
     told = Told(lambda line: line.startswith(f"{named} of ") and "has held the event loop" in line)
     heard: list[bool] = []
     logger = logging.getLogger("antiphon.engine")
@@ -152,14 +152,14 @@ async def test_code_that_holds_the_event_loop_is_named_while_it_does(
 
 async def test_code_that_lets_others_go_on_is_not_named(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much it works, as long as it does not hold the loop: here it runs through many samples."""
-    monkeypatch.setattr("antiphon.engines.lag.INTERVAL", 0.002)
-    monkeypatch.setattr("antiphon.engines.lag.THRESHOLD", 0.5)
+    monkeypatch.setattr("antiphon.engines.user_code.LOOP_SAMPLE_SECONDS", 0.002)
+    monkeypatch.setattr("antiphon.engines.user_code.HELD_LOOP_SECONDS", 0.5)
     told = Told(lambda line: True)
 
     @tool
     async def work() -> str:
         """Work."""
-        await turns(5000)
+        await let_others_run(5000)
         return "worked"
 
     logger = logging.getLogger("antiphon.engine")
@@ -185,14 +185,14 @@ def test_a_loop_that_ended_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(loop: asyncio.AbstractEventLoop) -> None:
         looked.set()
 
-    monkeypatch.setattr(lag, "INTERVAL", 0)
+    monkeypatch.setattr(user_code, "LOOP_SAMPLE_SECONDS", 0)
     monkeypatch.setattr(watch, "_some", Some())
     monkeypatch.setattr(watch, "_look", look)
 
     async def turn() -> None:
         with watch.watching():
             while not looked.is_set():
-                await turns(1)
+                await let_others_run(1)
 
     loop = asyncio.new_event_loop()
     kept = weakref.ref(loop)

@@ -9,14 +9,14 @@ from typing import cast
 
 import pytest
 
-from antiphon.core.instants import Instant
+from antiphon.core.envelope import Instant
+from antiphon.engines.engine import Attempt, Handler, JobRef
 from antiphon.engines.local import LocalEngine
-from antiphon.engines.protocol import Attempt, Handler, JobRef
 from antiphon.hub.clock import Clock
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory_store import MemoryStore
 from antiphon.store.protocol import Lease, Store
-from antiphon.testing import ManualClock, check_engine, patience
-from tests.hub.gates import turns
+from antiphon.testing import ManualClock, check_engine, manual_clock
+from tests.support.waiting import let_others_run
 
 GRACE = 0.05
 
@@ -46,15 +46,15 @@ async def test_what_has_ended_or_was_cancelled_leaves_nothing_behind() -> None:
     jobs = [JobRef(f"channel {number}", "bob", f"{turn}/bob") for number in range(5) for turn in range(3)]
     for job in jobs:
         await engine.submit(job)
-    await turns()
+    await let_others_run()
     assert engine.busy == 5
     for job in jobs[::2]:
         await engine.cancel(job.job_id, "half of them")
     gate.set()
     async with asyncio.timeout(5):
         while engine.busy:
-            await turns(1)
-    kept = (engine._known, engine._waiting, engine._running, engine._resting, engine._cancelled)
+            await let_others_run(1)
+    kept = (engine._known, engine._waiting, engine._running, engine._delayed, engine._cancelled)
     assert [len(each) for each in kept] == [0, 0, 0, 0, 0]
     await engine.stop()
 
@@ -76,7 +76,7 @@ class Repeating(Faulty):
 
     async def submit(self, job: JobRef) -> None:
         self._known[job.job_id] = job
-        self._line_up(job)
+        self._enqueue(job)
 
 
 class Once(Faulty):
@@ -95,7 +95,7 @@ class Once(Faulty):
 class Hasty(Faulty):
     """Runs the turns of one speaker at the same time."""
 
-    def _line_up(self, job: JobRef) -> None:
+    def _enqueue(self, job: JobRef) -> None:
         lane = job.channel_id, job.turn_id
         self._waiting.setdefault(lane, deque()).append(job)
         self._start(lane)
@@ -135,15 +135,15 @@ class Fragile(Faulty):
 class Forgetful(Faulty):
     """Forgets that a job wants to be tried again."""
 
-    def _rest(self, job: JobRef, at: Instant) -> None:
+    def _delay_job(self, job: JobRef, at: Instant) -> None:
         self._known.pop(job.job_id)
 
 
 class Impatient(Faulty):
     """Tries again at once what wants to be tried again later."""
 
-    def _rest(self, job: JobRef, at: Instant) -> None:
-        asyncio.get_running_loop().call_soon(self._line_up, job)
+    def _delay_job(self, job: JobRef, at: Instant) -> None:
+        asyncio.get_running_loop().call_soon(self._enqueue, job)
 
 
 class Sleepy(Faulty):
@@ -195,7 +195,7 @@ class Endless(Faulty):
     async def stop(self) -> None:
         for attempt, _ in self._running.values():
             attempt.stopping.set()
-        await turns(3)
+        await let_others_run(3)
 
 
 class Zombie(Faulty):
@@ -211,7 +211,7 @@ class Greedy(Faulty):
 
     def __init__(self, store: Store, clock: Clock) -> None:
         super().__init__(store, clock)
-        self._tenure.dead = nobody_lives  # type: ignore[method-assign]  # the fault
+        self._lease_keeper.is_expired = nobody_lives  # type: ignore[method-assign]  # the fault
 
 
 async def nobody_lives(owner: str) -> bool:
@@ -223,7 +223,7 @@ class Timid(Faulty):
 
     def __init__(self, store: Store, clock: Clock) -> None:
         super().__init__(store, clock)
-        self._tenure.dead = everybody_lives  # type: ignore[method-assign]  # the fault
+        self._lease_keeper.is_expired = everybody_lives  # type: ignore[method-assign]  # the fault
 
 
 async def everybody_lives(owner: str) -> bool:
@@ -255,8 +255,8 @@ def never_renewing(store: Store, clock: Clock) -> LocalEngine:
 class Resigned(Faulty):
     """Gives up for good what it has lost."""
 
-    def _taken_for_dead(self) -> None:
-        super()._taken_for_dead()
+    def _on_lease_lost(self) -> None:
+        super()._on_lease_lost()
         for attempt, _ in self._running.values():
             attempt.again = None
             self._cancelled.add(attempt)
@@ -291,6 +291,6 @@ class Resigned(Faulty):
 async def test_an_engine_with_a_fault_fails(
     make: Callable[[Store, Clock], LocalEngine], promise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 0.5)
+    monkeypatch.setattr(manual_clock, "MAX_WAIT_SECONDS", 0.5)
     with pytest.raises(AssertionError, match=promise):
         await check_engine(make)

@@ -8,11 +8,11 @@ import logging
 import pytest
 
 from antiphon import Agent, Hub, ModelError, Reply, Request, ScriptedModel, UsageError, calls, says, tool
-from antiphon.models.scripted import Entry
+from antiphon.models.scripted import ScriptEntry
 from antiphon.testing import ManualClock, canonical_digest
-from tests.engines.crashes import crashes, so
 from tests.engines.test_sweep import AFTER, BEFORE, MortalStore, ask
-from tests.hub.gates import soon
+from tests.support.crashing_hubs import crashes
+from tests.support.waiting import soon, wait_until
 
 WARNING = 'use ScriptedModel(…, by="position")'
 
@@ -28,7 +28,7 @@ async def think_for_ever(request: Request) -> Reply:
     raise AssertionError("nobody wakes it")
 
 
-SCRIPT: list[Entry] = [calls("pay", {"cents": 1}), calls("pay", {"cents": 2}), says("Paid 1 and 2.")]
+SCRIPT: list[ScriptEntry] = [calls("pay", {"cents": 1}), calls("pay", {"cents": 2}), says("Paid 1 and 2.")]
 
 
 class Bank:
@@ -59,7 +59,7 @@ async def resumed(model: ScriptedModel) -> list[str]:
         first = ScriptedModel([SCRIPT[0], think_for_ever])
         await place.next_hub(first, tools=[pay])
         await place.open()
-        await so(lambda: len(first.requests) == 2)
+        await wait_until(lambda: len(first.requests) == 2)
         await place.next_hub(model, tools=[pay])
         await place.answered()
         return [str(each.event_data["args"]) for each in await place.told("call.started") if "args" in each.event_data]

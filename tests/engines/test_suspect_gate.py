@@ -8,24 +8,24 @@ from collections.abc import Iterable
 
 import pytest
 
-from antiphon.engines.suspects import ANYWHERE, SuspectGate, TurnRun
-from tests.hub.gates import soon, turns
+from antiphon.engines.crash_recovery import ANY_CHANNEL, GatedTurn, SuspectGate
+from tests.support.waiting import let_others_run, soon
 
 
 class Call:
     """A call of a turn that waits for another channel, until the test ends the wait."""
 
-    def __init__(self, run: TurnRun, channel_id: str) -> None:
+    def __init__(self, run: GatedTurn, channel_id: str) -> None:
         self.ended = asyncio.Event()
         self.returned = asyncio.create_task(self._wait(run, channel_id))
 
-    async def _wait(self, run: TurnRun, channel_id: str) -> None:
+    async def _wait(self, run: GatedTurn, channel_id: str) -> None:
         async with run.waiting_for(channel_id):
             await self.ended.wait()
 
     async def end(self) -> None:
         self.ended.set()
-        await turns(5)
+        await let_others_run(5)
 
 
 class Process:
@@ -50,9 +50,9 @@ class Process:
     def head(self, channel_id: str) -> int:
         return self.heads[channel_id]
 
-    async def turn(self, channel_id: str, *, crashes: int = 1) -> TurnRun:
+    async def turn(self, channel_id: str, *, crashes: int = 1) -> GatedTurn:
         """A turn of the agent `a` that wants to run."""
-        run = TurnRun(self.gate, channel_id, "a", crashes=crashes)
+        run = GatedTurn(self.gate, channel_id, "a", crashes=crashes)
         self.owed[channel_id] = ["a"]
 
         async def enter() -> None:
@@ -60,21 +60,21 @@ class Process:
                 self.started.append(channel_id)
 
         self._tasks.append(asyncio.create_task(enter()))
-        await turns(5)
+        await let_others_run(5)
         return run
 
-    async def wait(self, run: TurnRun, channel_id: str) -> Call:
+    async def wait(self, run: GatedTurn, channel_id: str) -> Call:
         """A call of this turn waits for a channel from now on."""
         call = Call(run, channel_id)
         self._tasks.append(call.returned)
-        await turns(5)
+        await let_others_run(5)
         return call
 
-    async def over(self, run: TurnRun) -> None:
+    async def over(self, run: GatedTurn) -> None:
         self.owed[run.channel_id] = []
         self.heads[run.channel_id] += 1
         run.leave()
-        await turns(5)
+        await let_others_run(5)
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ async def test_a_cleared_turn_is_waited_for(process: Process) -> None:
 
 async def test_a_stopping_engine_ends_the_wait(process: Process) -> None:
     await process.turn("first")
-    waiting = TurnRun(process.gate, "second", "a", crashes=1)
+    waiting = GatedTurn(process.gate, "second", "a", crashes=1)
     entering = asyncio.create_task(waiting.enter(process.stopping))
-    await turns(5)
+    await let_others_run(5)
     process.stopping.set()
     assert await soon(entering) is False
 
@@ -154,7 +154,7 @@ async def test_a_turn_whose_wait_has_just_been_ended_is_waited_for(process: Proc
     process.owed["fresh"] = []
     process.heads["fresh"] += 1
     process.gate.let_run()
-    await turns(5)
+    await let_others_run(5)
     assert process.started == ["asker", "between"]
 
 
@@ -189,7 +189,7 @@ async def test_a_wait_for_any_channel_lets_any_suspect_start(process: Process) -
     process.owed["fresh"] = ["a"]
     await process.wait(asker, "fresh")
     assert process.started == ["asker"]
-    await process.wait(asker, ANYWHERE)
+    await process.wait(asker, ANY_CHANNEL)
     assert process.started == ["asker", "stranger"]
 
 
@@ -280,7 +280,7 @@ async def test_a_giver_does_not_start_beside_a_stranger(process: Process) -> Non
 async def test_a_wait_of_code_that_outlives_its_turn_changes_nothing(process: Process) -> None:
     ended = await process.turn("ended")
     await process.over(ended)
-    call = await process.wait(ended, ANYWHERE)
+    call = await process.wait(ended, ANY_CHANNEL)
     await process.turn("next")
     await process.turn("behind")
     assert process.started == ["ended", "next"]

@@ -10,13 +10,13 @@ import pytest
 
 from antiphon import Agent, Channel, Denied, Hub, Limits, Reply, Request, UsageError, calls, delegate, says, tool
 from antiphon.agents.tool import Tool
-from antiphon.core.instants import seconds_between
-from antiphon.core.recovery import LONGEST_PAUSE, pause_after
+from antiphon.core.envelope import seconds_between
+from antiphon.core.execution_events import MAX_CRASH_PAUSE_SECONDS, crash_pause
 from antiphon.engines.local import LocalEngine
-from antiphon.testing.takeover_checks import Mind as LongMind
-from antiphon.testing.takeover_checks import Scene
-from tests.engines.crashes import Crashes, Mind, crashes, so
-from tests.hub.gates import turns
+from antiphon.testing.takeover_checks import HeldModel as LongMind
+from antiphon.testing.takeover_checks import TakeoverFixture
+from tests.support.crashing_hubs import Crashes, Mind, crashes
+from tests.support.waiting import let_others_run, wait_until
 
 
 async def crash(place: Crashes, times: int, **options: object) -> None:
@@ -24,7 +24,7 @@ async def crash(place: Crashes, times: int, **options: object) -> None:
     for _ in range(times):
         mind = Mind()
         await place.next_hub(mind, **options)
-        await so(lambda mind=mind: mind.thinks)
+        await wait_until(lambda mind=mind: mind.thinks)
 
 
 async def asked_and_crashed(place: Crashes, times: int = 10, type: str = "conversation", **options: object) -> None:
@@ -32,7 +32,7 @@ async def asked_and_crashed(place: Crashes, times: int = 10, type: str = "conver
     mind = Mind()
     await place.next_hub(mind, **options)
     await place.open(type)
-    await so(lambda: mind.thinks)
+    await wait_until(lambda: mind.thinks)
     await crash(place, times - 1, **options)
 
 
@@ -44,11 +44,11 @@ async def suspended(place: Crashes, type: str = "conversation") -> None:
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
 def test_pauses_double_from_a_second_to_five_minutes(jitter: float) -> None:
-    pauses = [pause_after(crashes, jitter) for crashes in range(1, 13)]
+    pauses = [crash_pause(crashes, jitter) for crashes in range(1, 13)]
     assert 1.0 <= pauses[0] <= 1.25
     for shorter, longer in pairwise(pauses[:8]):
         assert longer == pytest.approx(2 * shorter)
-    assert 240.0 <= pauses[-1] <= LONGEST_PAUSE
+    assert 240.0 <= pauses[-1] <= MAX_CRASH_PAUSE_SECONDS
     assert pauses == sorted(pauses)
 
 
@@ -67,10 +67,10 @@ async def test_a_turn_pauses_after_a_crash_and_longer_after_the_next() -> None:
             [turn] = (await place.state()).owed
             assert (turn.not_before, turn.crashes) == (data["until"], count)
             await place.clock.advance(pause - 0.01)
-            await turns(30)
+            await let_others_run(30)
             assert mind.requests == []
             await place.clock.advance(0.02)
-            await so(lambda mind=mind: mind.thinks)
+            await wait_until(lambda mind=mind: mind.thinks)
             assert (await place.state()).owed[0].not_before == ""
 
 
@@ -83,7 +83,7 @@ async def test_a_kill_during_the_pause_starts_no_new_one() -> None:
         for _ in range(3):
             await place.clock.advance(0.1)
             await place.next_hub(Mind(says("here")))
-            await turns(50)
+            await let_others_run(50)
         assert await place.told("turn.delayed") == [delayed]
         await place.clock.advance(seconds_between(place.now(), str(delayed.event_data["until"])))
         assert await place.answered() == ["here"]
@@ -109,7 +109,7 @@ async def test_a_clean_shutdown_is_no_crash_and_causes_no_pause() -> None:
             hub = await place.next_hub(mind)
             if number == 0:
                 await place.open()
-            await so(lambda mind=mind: mind.thinks)
+            await wait_until(lambda mind=mind: mind.thinks)
             await hub.close()
         await place.next_hub(Mind(says("still here")))
         assert await place.answered() == ["still here"]
@@ -131,7 +131,7 @@ async def test_a_decision_about_a_doubt_after_a_restart_causes_no_pause() -> Non
 
         await place.next_hub(Mind(calls("pay")), tools=[pay])
         await place.open()
-        await so(paying.is_set)
+        await wait_until(paying.is_set)
         await place.clock.advance(1)
         await place.until("call.doubted")
         hub = await place.next_hub(Mind(says("fine")), tools=[pay])
@@ -154,7 +154,7 @@ async def test_at_the_limit_the_turn_waits_for_a_person() -> None:
         mind = Mind(says("nobody asked"))
         await place.next_hub(mind)
         await place.clock.advance(86_400 * 365)
-        await turns(50)
+        await let_others_run(50)
         assert mind.requests == []
         assert (await place.state()).owed == (turn,)
 
@@ -164,7 +164,7 @@ async def test_deadlines_stand_still_while_a_turn_waits_for_a_person(type: str) 
     async with crashes() as place:
         await suspended(place, type)
         await place.clock.advance(86_400)
-        await turns(50)
+        await let_others_run(50)
         state = await place.state()
         assert (state.status, state.owed[0].suspended) == ("active", True)
 
@@ -221,7 +221,7 @@ async def test_a_call_that_has_returned_is_progress() -> None:
             await place.next_hub(mind, tools=[look])
             if number == 0:
                 await place.open()
-            await so(lambda mind=mind: len(mind.requests) == 2)
+            await wait_until(lambda mind=mind: len(mind.requests) == 2)
             assert (await place.state()).owed[0].crashes == 0
         await place.next_hub(Mind(says("seen it all")), tools=[look])
         assert await place.answered() == ["seen it all"]
@@ -232,7 +232,7 @@ async def test_suspects_run_one_at_a_time_however_long_that_takes() -> None:
         mind = Mind()
         await place.next_hub(mind)
         channels = [await place.open(text=f"question {each}") for each in range(3)]
-        await so(lambda: len(mind.requests) == 3)
+        await wait_until(lambda: len(mind.requests) == 3)
         asked: list[Request] = []
         gates = [asyncio.Event() for _ in channels]
 
@@ -243,9 +243,9 @@ async def test_suspects_run_one_at_a_time_however_long_that_takes() -> None:
 
         await place.next_hub(one_by_one)
         for number in range(3):
-            await so(lambda number=number: len(asked) == number + 1)
+            await wait_until(lambda number=number: len(asked) == number + 1)
             await place.clock.advance(100)
-            await turns(50)
+            await let_others_run(50)
             assert len(asked) == number + 1
             gates[number].set()
         for channel in channels:
@@ -258,7 +258,7 @@ async def test_a_suspect_waits_for_a_cleared_turn_which_a_crash_would_hit_again(
         mind = Mind()
         await place.next_hub(mind, tools=[look])
         first, second = [await place.open(text=text) for text in ("first", "second")]
-        await so(lambda: len(mind.requests) == 2)
+        await wait_until(lambda: len(mind.requests) == 2)
         seen: list[str] = []
         go_on = asyncio.Event()
 
@@ -271,9 +271,9 @@ async def test_a_suspect_waits_for_a_cleared_turn_which_a_crash_would_hit_again(
             return says("done")
 
         await place.next_hub(model, tools=[look])
-        await so(lambda: len(seen) == 2)
+        await wait_until(lambda: len(seen) == 2)
         await place.clock.advance(100)
-        await turns(50)
+        await let_others_run(50)
         assert len(set(seen)) == 1
         go_on.set()
         for channel in (first, second):
@@ -286,10 +286,10 @@ async def test_fresh_turns_do_not_wait_for_suspects() -> None:
         await asked_and_crashed(place, 1)
         mind = Mind()
         await place.next_hub(mind)
-        await so(lambda: mind.thinks)
+        await wait_until(lambda: mind.thinks)
         fresh = await place.people["ann"].open(target="bob")
         await fresh.send("something else")
-        await so(lambda: len(mind.requests) == 2)
+        await wait_until(lambda: len(mind.requests) == 2)
 
 
 async def test_who_stops_while_suspects_wait_for_their_place_stops_at_once() -> None:
@@ -298,10 +298,10 @@ async def test_who_stops_while_suspects_wait_for_their_place_stops_at_once() -> 
         await place.next_hub(mind)
         for _ in range(3):
             await place.open()
-        await so(lambda: len(mind.requests) == 3)
+        await wait_until(lambda: len(mind.requests) == 3)
         mind = Mind()
         hub = await place.next_hub(mind)
-        await so(lambda: mind.thinks)
+        await wait_until(lambda: mind.thinks)
         await asyncio.wait_for(hub.close(), 2)
         assert len(mind.requests) == 1
 
@@ -326,7 +326,7 @@ async def test_a_suspect_that_asks_a_suspect_lends_its_place() -> None:
 
         await resume(lives[0])
         await place.open()
-        await so(lambda: lives[0].thinks)
+        await wait_until(lambda: lives[0].thinks)
         await resume(lives[1])
         assert await place.answered() == ["so it is"]
 
@@ -340,7 +340,7 @@ async def test_a_suspect_that_waits_for_a_task_lends_its_place() -> None:
             await hub.register(helper)
             if number == 0:
                 await place.open()
-                await so(lambda mind=mind: mind.thinks)
+                await wait_until(lambda mind=mind: mind.thinks)
         assert await place.answered() == ["it is done"]
 
 
@@ -361,12 +361,12 @@ async def test_a_suspect_that_waits_for_a_channel_to_close_lends_its_place() -> 
             hub = await place.next_hub(None)
             lead = Mind(says("it is closed")) if opened else Mind(calls("wait"))
             await hub.register(Agent("bob", model=lead, tools=[natural], limits=place.limits))
-            await turns(50)  # bob has the place when the other wants it
+            await let_others_run(50)  # bob has the place when the other wants it
             await hub.register(Agent("other", model=mind))
 
         await resume(mind := Mind())
         await place.open()
-        await so(lambda: mind.thinks)
+        await wait_until(lambda: mind.thinks)
         await resume(Mind(says("Well enough.")))
         assert await place.answered() == ["it is closed"]
 
@@ -390,11 +390,11 @@ async def test_a_turn_that_ends_its_process_every_time_takes_another_along_once(
             if life == 0:
                 killer = await place.open(text="kill")
                 innocent = [await place.open(text=f"question {number}") for number in range(3)]
-                await turns(100)
+                await let_others_run(100)
             place.channel_id = killer.channel_id
             if life < 10:
                 await asyncio.wait_for(killed.wait(), 5)
-                await turns(30)
+                await let_others_run(30)
         await place.until("turn.suspended")
         for channel in innocent:
             place.channel_id = channel.channel_id
@@ -435,13 +435,13 @@ async def test_it_takes_a_turn_along_once_that_waits_for_another_turn() -> None:
             await hub.register(other)
             if life == 0:
                 killer, innocent = await place.open(text="kill"), await place.open(text="ask")
-            await turns(100)
+            await let_others_run(100)
             if life > 0:
                 thought.set()
             place.channel_id = killer.channel_id
             if life < 10:
                 await asyncio.wait_for(killed.wait(), 5)
-                await turns(30)
+                await let_others_run(30)
         await place.until("turn.suspended")
         assert innocent is not None
         place.channel_id = innocent.channel_id
@@ -456,7 +456,7 @@ async def test_messages_behind_a_suspended_turn_wait_too() -> None:
         await channel.send("And this?")
         mind = Mind(says("this is easy"))
         hub = await place.next_hub(mind)
-        await turns(50)
+        await let_others_run(50)
         assert mind.requests == []
         [waiting] = await hub.approvals()
         await place.people["ann"].decide(waiting.approval_id, "reject", reason="never mind")
@@ -473,7 +473,7 @@ async def test_a_person_is_told_instead_of_waiting_for_a_suspended_turn() -> Non
 
 async def test_a_lost_lease_that_its_owner_notices_is_no_crash() -> None:
     """The store gives no leases for a while. The process lives, and goes on when it has one again, without a pause."""
-    scene = Scene(LocalEngine)
+    scene = TakeoverFixture(LocalEngine)
     try:
         mind = LongMind(says("still here"))
         hub = await scene.hub(mind)

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon import Envelope, Hub
-from antiphon.core.events import EV_CALL_FINISHED, EV_CALL_RETRIED, EV_CALL_STARTED
-from antiphon.core.instants import Instant
-from antiphon.runtime.invoking import channel_of
+from antiphon.core.envelope import Instant
+from antiphon.core.execution_events import EV_CALL_FINISHED, EV_CALL_RETRIED, EV_CALL_STARTED
+from antiphon.runtime.agent import channel_of
 from antiphon.store.protocol import Appended
 from antiphon.testing import ManualClock, canonical_digest
-from tests.engines.canonical import ANSWER, QUESTION, World
-from tests.hub.gates import soon, turns
-from tests.hub.places import KeptStore
+from tests.engines.crashing_turn import ANSWER, QUESTION, World
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run, soon
 
 BEFORE, AFTER = "before", "after"
 
@@ -72,7 +72,7 @@ async def life(store: MortalStore, clock: ManualClock, world: World) -> tuple[st
         while store.dead or not (answers := await said(hub, channel.channel_id)):
             if store.dead:
                 raise Died
-            await turns(1)
+            await let_others_run(1)
             clock.advance(0.01)  # for models that are to be asked again
     log = await hub.log(channel.channel_id)
     await hub.close()

@@ -12,28 +12,22 @@ from pathlib import Path
 import pytest
 
 from antiphon import Agent, AgentReply, Envelope, Hub, calls, delegate, says
-from antiphon.agents import tasks as giving
-from antiphon.core.events import (
-    EV_CALL_FAILED,
-    EV_CALL_FINISHED,
-    EV_CALL_STARTED,
-    EV_CHANNEL_CLOSED,
-    EV_TASK_FAILED,
-    EV_TURN_SUSPENDED,
-)
-from antiphon.core.journal import Journal, journal_of
-from antiphon.engines import means, turn
-from antiphon.hub.ids import TimeOrderedIds
-from antiphon.runtime import tasks
-from antiphon.runtime.invoking import channel_of
+from antiphon.agents import turn_channel as giving
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_TASK_FAILED
+from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_CALL_STARTED, EV_TURN_SUSPENDED
+from antiphon.core.turns import Journal, journal_of
+from antiphon.engines import journal
+from antiphon.hub.clock import TimeOrderedIds
+from antiphon.runtime import delegation
+from antiphon.runtime.agent import channel_of
 from antiphon.store.protocol import Store
 from antiphon.testing import ManualClock, canonical_digest
-from tests.engines.teams import CHECK, CHECKER, LEAD, LOOKS, PAYS, STORIES, Story, World, giving_time
+from tests.engines.crashing_teams import CHECK, CHECKER, LEAD, LOOKS, PAYS, STORIES, Story, World, giving_time
+from tests.engines.crashing_workflows import until_death
 from tests.engines.test_sweep import AFTER, BEFORE, Died
 from tests.engines.test_workflow_sweep import Fatal, InFile, InMemory
-from tests.engines.workflows import until_death
-from tests.hub.gates import soon, turns
-from tests.hub.places import logs_from
+from tests.support.inspection import logs_from
+from tests.support.waiting import let_others_run, soon
 
 PROOF = os.environ.get("ANTIPHON_PROOF") == "1"
 OUTCOMES = (EV_CALL_FINISHED, EV_CALL_FAILED)
@@ -258,11 +252,11 @@ async def cancelling(story: Story, world: World, store: Store, clock: ManualCloc
     channel = await channel_of(hub, world.agents[LEAD], "t")
     await channel.send(story.says[0], message_id="m0")
     while channel.state.owed and len(await told_of_task(hub, channel.channel_id)) < 3:
-        await turns(1)
+        await let_others_run(1)
     await channel.cancel()
     while len(logs := await logs_from(hub, channel.channel_id)) < 2 or logs[1][-1].event_type != EV_CHANNEL_CLOSED:
-        await turns(1)
-    await turns(20)  # for what is told of it
+        await let_others_run(1)
+    await let_others_run(20)  # for what is told of it
     logs, active = await logs_from(hub, channel.channel_id), channel.state.active
     await hub.close()
     return Told([], active, logs)
@@ -381,12 +375,12 @@ async def test_an_engine_that_forgets_some_calls_is_found(
             if entry.started and not entry.started.name.startswith(forgets)
         }
 
-    monkeypatch.setattr(turn, "journal_of", forgetful)
+    monkeypatch.setattr(journal, "journal_of", forgetful)
     assert "had an outcome, and was made again" in await complaint(name, AFTER)
 
 
 async def test_warnings_of_every_attempt_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(means, "warned_in", lambda entries, turn_id: set())
+    monkeypatch.setattr(journal, "warnings_in", lambda entries, turn_id: set())
     assert await complaint("one that only talks", AFTER) == "another story"
 
 
@@ -400,5 +394,5 @@ async def test_a_task_that_does_not_follow_from_its_call_is_found(monkeypatch: p
 
 
 async def test_reports_that_do_not_follow_from_their_task_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "derived_id", never_the_same)
+    monkeypatch.setattr(delegation, "derived_id", never_the_same)
     assert "of a task is told [2, 1, 0, 0]" in await complaint("a task", AFTER)

@@ -38,8 +38,8 @@ from antiphon import (
     tool,
 )
 from antiphon.testing import ManualClock
-from tests.engines.crashes import Mind, crashes, so
-from tests.hub.gates import soon, turns
+from tests.support.crashing_hubs import Mind, crashes
+from tests.support.waiting import let_others_run, soon, wait_until
 
 SECRET = "the-secret-words"
 
@@ -127,7 +127,7 @@ async def ask(agent: Agent, *, advancing: bool = False) -> str:
         asked = asyncio.create_task(agent.invoke(SECRET, thread_id="t", hub=hub))
         async with asyncio.timeout(5):
             while advancing and not asked.done():
-                await turns(5)
+                await let_others_run(5)
                 clock.advance(0.25)
         return (await soon(asked)).channel_id
 
@@ -345,11 +345,11 @@ async def test_an_attempt_after_a_crash_belongs_to_the_same_trace(traced: Tracer
         mind = Mind(calls("look", {"at": "x"}))
         await place.next_hub(mind, tools=[look])
         await place.open()
-        await so(lambda: mind.thinks and len(mind.requests) == 2)
+        await wait_until(lambda: mind.thinks and len(mind.requests) == 2)
         assert traced.tree() == ["chat Mind", "execute_tool look", "  GET"]  # whoever died tells nothing more
         await place.next_hub(Mind(says("Done.")), tools=[look])
         await place.answered()
-        await so(lambda: len(traced.named("invoke_agent bob")) == 1)
+        await wait_until(lambda: len(traced.named("invoke_agent bob")) == 1)
         assert traced.tree()[3:] == ["invoke_agent bob", "  chat Mind"]  # what the journal knew makes no span
         assert len({context_of(span).trace_id for span in traced.spans}) == 1
         [root] = traced.named("invoke_agent bob")

@@ -31,13 +31,14 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.core.events import EV_CALL_FINISHED, EV_CALL_STARTED, EV_CHANNEL_CREATED, EV_TURN_CLAIMED
-from antiphon.core.instants import Instant
+from antiphon.core.envelope import Instant
+from antiphon.core.events import EV_CHANNEL_CREATED
+from antiphon.core.execution_events import EV_CALL_FINISHED, EV_CALL_STARTED, EV_TURN_CLAIMED
 from antiphon.engines.local import LocalEngine
 from antiphon.store.protocol import Appended, ChannelRow
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
-from tests.hub.places import KeptStore
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run, soon
 
 
 class TroubledStore(KeptStore):
@@ -153,7 +154,7 @@ async def test_a_claim_whose_reply_is_lost_is_ours_all_the_same() -> None:
     async with asyncio.timeout(5):
         while not asked.done():
             await clock.advance(1)
-            await turns(5)
+            await let_others_run(5)
     assert (await asked).text == "fine"
     await hub.close()
 
@@ -174,7 +175,7 @@ async def test_turns_that_are_owed_are_found_when_the_store_is_back() -> None:
     async with asyncio.timeout(5):
         while not again.state.ended:
             await clock.advance(1)
-            await turns(5)
+            await let_others_run(5)
     assert (again.state.close_reason, store.listings_fail) == ("answered", 0)
     await hub.close()
 
@@ -199,8 +200,8 @@ async def test_a_result_that_could_not_be_written_before_the_close_is_written_wi
     asked = asyncio.create_task(agent.invoke("go", thread_id="t", hub=hub, message_id="m"))
     async with asyncio.timeout(5):
         while not made:
-            await turns(1)
-    await turns(10)
+            await let_others_run(1)
+    await let_others_run(10)
     store.away = False
     await soon(hub.close())
     await asyncio.gather(asked, return_exceptions=True)
@@ -299,7 +300,7 @@ async def test_a_message_that_an_agent_may_not_see_gives_it_no_turn() -> None:
         ann = await hub.register("ann")
         channel = await ann.open(type="conversation", target="bob")
         await channel.send("a note to myself", audience=["ann"])
-        await turns(20)
+        await let_others_run(20)
         assert (channel.state.owed, model.requests) == ((), [])
 
 
@@ -341,7 +342,7 @@ async def test_an_invocation_that_is_given_up_while_its_thread_is_made_makes_it_
     async with Hub.open(f"sqlite:///{tmp_path / 'team.db'}") as hub:
         for number in range(10):
             given_up = asyncio.create_task(agent.invoke("go", thread_id=str(number), hub=hub))
-            await turns(number)
+            await let_others_run(number)
             given_up.cancel()
             await asyncio.gather(given_up, return_exceptions=True)
             reply = await soon(agent.invoke("go", thread_id=str(number), hub=hub))
@@ -373,7 +374,7 @@ async def test_calls_are_recorded_in_the_order_they_return() -> None:
             while not any(
                 e.event_data.get("index") == 2 and e.event_type == EV_CALL_FINISHED for e in await hub.log(channel_id)
             ):
-                await turns(1)
+                await let_others_run(1)
         started = [e.event_data["index"] for e in await hub.log(channel_id) if e.event_type == EV_CALL_STARTED]
         assert started == [0, 1, 2]
         go_on.set()

@@ -13,16 +13,17 @@ from typing import cast
 import pytest
 
 from antiphon import Channel, Envelope
-from antiphon.core.events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_CALL_STARTED, EV_CHANNEL_CLOSED
-from antiphon.core.instants import Instant
-from antiphon.engines import turn
+from antiphon.core.envelope import Instant
+from antiphon.core.events import EV_CHANNEL_CLOSED
+from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_CALL_STARTED
+from antiphon.engines import journal
 from antiphon.store.protocol import Appended, Store
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import ManualClock, canonical_digest
+from tests.engines.crashing_workflows import PAID, PLAYS, Cue, Mortal, Play, World, begins, played, speaker_of
 from tests.engines.test_sweep import AFTER, BEFORE, Died, MortalStore
-from tests.engines.workflows import PAID, PLAYS, Cue, Mortal, Play, World, begins, played, speaker_of
-from tests.hub.gates import soon
-from tests.hub.places import pass_pauses
+from tests.support.kept_store import pass_pauses
+from tests.support.waiting import soon
 
 PROOF = os.environ.get("ANTIPHON_PROOF") == "1"
 OUTCOMES = (EV_CALL_FINISHED, EV_CALL_FAILED)
@@ -216,7 +217,7 @@ async def test_a_payment_without_a_key_is_found() -> None:
 
 
 async def test_an_engine_that_does_not_read_its_journal_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "journal_of", lambda entries, turn_id: {})
+    monkeypatch.setattr(journal, "journal_of", lambda entries, turn_id: {})
     assert "had an outcome, and was made again" in await complaint(LOOP, AFTER)
 
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 
 import apsw
 
-from antiphon.store.sqlite_connection import Connect, Value, Values
+from antiphon.store.sqlite_connection import ConnectSqlite, SqlValue, SqlValues
 
-Row = tuple[Value, ...]
+Row = tuple[SqlValue, ...]
 
 COUNTED = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 
@@ -110,14 +110,14 @@ class ApswConnection:
     def in_transaction(self) -> bool:
         return self._inner.in_transaction
 
-    def execute(self, sql: str, values: Values = ()) -> Result:
+    def execute(self, sql: str, values: SqlValues = ()) -> Result:
         self._check_thread()
         with translating():
             rows = self._inner.execute(sql, tuple(values)).fetchall()
         counted = sql.lstrip().upper().startswith(COUNTED)
         return Result(rows, self._inner.changes() if counted else -1)
 
-    def executemany(self, sql: str, rows: Iterable[Values]) -> Result:
+    def executemany(self, sql: str, rows: Iterable[SqlValues]) -> Result:
         self._check_thread()
         before = self._inner.total_changes()
         with translating():
@@ -134,7 +134,7 @@ class ApswConnection:
             raise sqlite3.ProgrammingError("a connection was used in another thread than the one that opened it")
 
 
-def connects_through(vfs: str) -> Connect:
+def connects_through(vfs: str) -> ConnectSqlite:
     """A `connect` for the store that opens everything through this VFS."""
 
     def connect(path: str, read_only: bool) -> ApswConnection:

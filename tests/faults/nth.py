@@ -32,9 +32,9 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.errors import LogCorrupt, OutcomeUnknown, StoreRefused, StoreUnavailable
 from antiphon.store.protocol import Snapshot
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import Connect, Cursor, Values
+from antiphon.store.sqlite_connection import ConnectSqlite, SqliteCursor, SqlValues
+from tests.faults.append_ledger import Ledger, contents, faults, integrity, missing, places_of, stamped
 from tests.faults.apsw_connection import COUNTED, ApswConnection, failure, translated
-from tests.faults.ledger import Ledger, contents, faults, integrity, missing, places_of, stamped
 
 FILE = "log.db"
 CHANNELS = ("one", "two")
@@ -180,7 +180,7 @@ class FaultyConnection:
         self._inner, self._trap = inner, trap
         trap.connections.add(self)
 
-    def execute(self, sql: str, values: Values = ()) -> Cursor:
+    def execute(self, sql: str, values: SqlValues = ()) -> SqliteCursor:
         verb = sql.split(maxsplit=1)[0].upper()
         alone = not self._inner.in_transaction and verb in COUNTED
         if (alone or verb == "BEGIN") and self._trap.springs("begin"):
@@ -190,7 +190,7 @@ class FaultyConnection:
             raise translated(self._trap.error("commit"))
         return result
 
-    def executemany(self, sql: str, rows: Iterable[Values]) -> object:
+    def executemany(self, sql: str, rows: Iterable[SqlValues]) -> object:
         return self._inner.executemany(sql, rows)
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class FaultyConnection:
 
 
 @contextmanager
-def trapped(trap: Trap) -> Iterator[Connect]:
+def trapped(trap: Trap) -> Iterator[ConnectSqlite]:
     """A `connect` with the trap behind it, for as long as the block lasts."""
     vfs = FaultyVFS(f"faulty-{next(NUMBERS)}", trap)
 
@@ -229,7 +229,7 @@ class Run:
 
     path: Path
     trap: Trap
-    connect: Connect
+    connect: ConnectSqlite
     ledger: Ledger = field(default_factory=Ledger)
     heads: Counter[str] = field(default_factory=Counter)
     waiting: dict[str, Waiting] = field(default_factory=dict)

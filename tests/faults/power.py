@@ -26,10 +26,10 @@ import apsw
 
 from antiphon.core.errors import AntiphonError
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import Connect
+from antiphon.store.sqlite_connection import ConnectSqlite
 from antiphon.store.sqlite_schema import Synchronous
+from tests.faults.append_ledger import Ledger, contents, faults, integrity, places_of, post
 from tests.faults.apsw_connection import connects_through, failure
-from tests.faults.ledger import Ledger, contents, faults, integrity, places_of, post
 
 SECTOR = 512
 STRICTEST = 0.0
@@ -353,7 +353,7 @@ class Recording:
 
 
 @contextmanager
-def recorder(tape: Tape, syncs: Syncs) -> Iterator[Connect]:
+def recorder(tape: Tape, syncs: Syncs) -> Iterator[ConnectSqlite]:
     """A `connect` whose files are recorded, for as long as the block lasts."""
     vfs = Recorder(f"recorder-{next(NUMBERS)}", tape, syncs)
     try:

@@ -18,10 +18,10 @@ import pytest
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import Connect, Connection, Cursor, Values
-from antiphon.store.sqlite_connection import connect as plainly
+from antiphon.store.sqlite_connection import ConnectSqlite, SqliteConnection, SqliteCursor, SqlValues
+from antiphon.store.sqlite_connection import connect_sqlite as plainly
+from tests.faults.append_ledger import Ledger, contents, faults, integrity, missing, places_of, stamped
 from tests.faults.apsw_connection import connects_through, failure
-from tests.faults.ledger import Ledger, contents, faults, integrity, missing, places_of, stamped
 
 POINTS = 50 if os.environ.get("ANTIPHON_PROOF") == "1" else 5
 CHANNEL, SIZE, ENDLESS = "channel", 900, 1000
@@ -39,7 +39,7 @@ class Filled:
 
 
 async def fill_and_free(
-    path: Path, free: Callable[[], None], connect: Connect = plainly, settle_after: int = 4000
+    path: Path, free: Callable[[], None], connect: ConnectSqlite = plainly, settle_after: int = 4000
 ) -> Filled:
     """Append until there is no room, make room, and go on with the same store."""
     filled, ledger = Filled(), Ledger()
@@ -106,15 +106,15 @@ def check(outcomes: Sequence[Filled]) -> None:
 class LimitedConnection:
     """A connection whose file may have so many pages as the limit says at each BEGIN."""
 
-    def __init__(self, inner: Connection, pages: Callable[[], int]) -> None:
+    def __init__(self, inner: SqliteConnection, pages: Callable[[], int]) -> None:
         self._inner, self._pages = inner, pages
 
-    def execute(self, sql: str, values: Values = ()) -> Cursor:
+    def execute(self, sql: str, values: SqlValues = ()) -> SqliteCursor:
         if sql.startswith("BEGIN"):
             self._inner.execute(f"PRAGMA max_page_count = {self._pages()}")
         return self._inner.execute(sql, values)
 
-    def executemany(self, sql: str, rows: Iterable[Values]) -> object:
+    def executemany(self, sql: str, rows: Iterable[SqlValues]) -> object:
         return self._inner.executemany(sql, rows)
 
     def close(self) -> None:

@@ -15,10 +15,10 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.errors import OutcomeUnknown, StoreUnavailable
 from antiphon.store.protocol import Appended
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import Values
+from antiphon.store.sqlite_connection import SqlValues
 from tests.faults import nth
 from tests.faults.apsw_connection import ApswConnection, failure, translated
-from tests.faults.proof import nth_sweep
+from tests.faults.searches import nth_sweep
 
 PROOF = os.environ.get("ANTIPHON_PROOF") == "1"
 STRIDES = {"ioerr": 12, "full": 10, "busy": 4, "short_read": 6, "sync": 4, "answer_lost": 3}
@@ -156,7 +156,7 @@ def test_errors_are_the_standard_library_s(raised: type[apsw.Error], code: int, 
     assert (str(error), error.sqlite_errorcode) == ("what happened", code)
 
 
-def statements() -> list[tuple[str, Values]]:
+def statements() -> list[tuple[str, SqlValues]]:
     return [
         ("CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT UNIQUE)", ()),
         ("INSERT INTO t (b) VALUES (?), (?)", ("x", "y")),
@@ -183,7 +183,7 @@ def test_both_drivers_answer_alike(tmp_path: Path) -> None:
         theirs.close()
 
 
-def answer(connection: ApswConnection | sqlite3.Connection, sql: str, values: Values) -> object:
+def answer(connection: ApswConnection | sqlite3.Connection, sql: str, values: SqlValues) -> object:
     try:
         result = connection.execute(sql, values)
         return result.fetchall(), result.rowcount

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from antiphon.core.envelope import Envelope
-from tests.faults.ledger import missing
+from tests.faults.append_ledger import missing
 from tests.faults.power import (
     FILE,
     SECTOR,
@@ -34,7 +34,7 @@ from tests.faults.power import (
     inspect,
     record,
 )
-from tests.faults.proof import power_images
+from tests.faults.searches import power_images
 
 IMAGES = 5000 if os.environ.get("ANTIPHON_PROOF") == "1" else 500
 CONTROL = 400

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.testing import ManualClock
-from tests.hub.places import InMemory, OnDisk, Place
+from tests.support.hub_places import InMemory, OnDisk, Place
 
 
 @pytest.fixture

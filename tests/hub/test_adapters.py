@@ -25,10 +25,13 @@ from antiphon import (
     Wait,
     register_adapter,
 )
-from antiphon.orchestration import lawbook
+from antiphon.orchestration import catalogue
 from antiphon.testing import ManualClock
-from tests.hub.gates import GatedStore, soon, turns
-from tests.hub.places import InMemory, Place, Team, fold_of, team, watched
+from tests.support.gated_store import GatedStore
+from tests.support.hub_places import InMemory, Place
+from tests.support.hub_team import Team, team
+from tests.support.inspection import fold_of, watched
+from tests.support.waiting import let_others_run, soon
 
 
 @pytest.fixture
@@ -208,7 +211,7 @@ async def test_a_decision_that_cannot_be_recorded_refuses_and_harms_no_neighbour
         asyncio.ensure_future(work)
         for work in (channel.post("myapp.note", {"n": 1}), bob.send("mumble"), channel.post("myapp.note", {"n": 2}))
     ]
-    await turns()
+    await let_others_run()
     store.let_pass()
     first, failed, second = await soon(asyncio.gather(*sending, return_exceptions=True))
     assert isinstance(failed, Denied)
@@ -249,7 +252,7 @@ async def test_a_log_is_read_without_the_adapter_that_made_it(clock: ManualClock
     await plain.send("hello")
     log = await first.hub.log(strange.channel_id)
     await first.hub.close()
-    forgotten = lawbook._registered.pop("test-ballot")
+    forgotten = catalogue._registered_adapters.pop("test-ballot")
     try:
         then = Team(await place.hub(clock), clock)
         await then.join("alice", "bob")
@@ -263,7 +266,7 @@ async def test_a_log_is_read_without_the_adapter_that_made_it(clock: ManualClock
         assert (await then.held_by("alice", plain)).state.status == "expired"
         await then.hub.close()
     finally:
-        lawbook._registered["test-ballot"] = forgotten
+        catalogue._registered_adapters["test-ballot"] = forgotten
 
 
 async def test_an_adapter_that_can_no_longer_be_made_stops_no_clock(clock: ManualClock) -> None:

@@ -18,12 +18,14 @@ from antiphon import (
     StoreUnavailable,
     UsageError,
 )
-from antiphon.core.instants import Instant
+from antiphon.core.envelope import Instant
 from antiphon.store.protocol import Appended
 from antiphon.testing import ManualClock
-from tests.hub.gates import AFTER, BEFORE, GatedStore, soon, turns
-from tests.hub.places import Place, Team, fold_of, team
-from tests.laws.play import folded
+from tests.support.gated_store import AFTER, BEFORE, GatedStore
+from tests.support.hub_places import Place
+from tests.support.hub_team import Team, team
+from tests.support.inspection import fold_of, folded
+from tests.support.waiting import let_others_run, soon
 
 BACKGROUND, NORMAL, URGENT = Priority.BACKGROUND, Priority.NORMAL, Priority.URGENT
 
@@ -54,7 +56,7 @@ async def test_the_urgent_go_first_among_those_who_wait(here: Team, when: str) -
     sending = []
     for number, priority in enumerate(priorities):
         sending.append(asyncio.ensure_future(channel.send(f"{priority.name} {number}", priority=priority)))
-        await turns(2)
+        await let_others_run(2)
     gated(here).let_pass()
     sent = await soon(asyncio.gather(*sending))
     assert words(await here.log(channel)) == [
@@ -73,11 +75,11 @@ async def test_nobody_waits_for_ever(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     gated(here).close_gate(channel.channel_id)
     sending = [asyncio.ensure_future(channel.send("first"))]
-    await turns(2)
+    await let_others_run(2)
     sending.append(asyncio.ensure_future(channel.send("patient", priority=BACKGROUND)))
-    await turns(2)
+    await let_others_run(2)
     sending.extend(asyncio.ensure_future(channel.send(f"{n}", priority=URGENT)) for n in range(80))
-    await turns(2)
+    await let_others_run(2)
     gated(here).let_pass()
     await soon(asyncio.gather(*sending))
     assert words(await here.log(channel)).index("patient") == 1 + 64
@@ -87,7 +89,7 @@ async def test_those_who_wait_are_recorded_together(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     gated(here).close_gate(channel.channel_id)
     sending = [asyncio.ensure_future(channel.send(str(number))) for number in range(50)]
-    await turns()
+    await let_others_run()
     before = len(gated(here).appends)
     gated(here).let_pass()
     sent = await soon(asyncio.gather(*sending))
@@ -100,7 +102,7 @@ async def test_nothing_is_acknowledged_before_it_is_recorded(here: Team) -> None
     before = channel.state
     gated(here).close_gate(channel.channel_id, BEFORE)
     sending = asyncio.ensure_future(channel.send("hello"))
-    await turns()
+    await let_others_run()
     assert not sending.done()
     assert channel.state == before
     gated(here).let_pass()
@@ -113,7 +115,7 @@ async def test_what_a_sender_changes_while_it_waits_changes_nothing(here: Team) 
     channel = await here["alice"].open(target="bob")
     gated(here).close_gate(channel.channel_id)
     sending = [asyncio.ensure_future(channel.send("first"))]
-    await turns()
+    await let_others_run()
     names = ["bob"]
     text: dict[str, object] = {"text": "as it was", "tags": [1]}
     thing: dict[str, object] = {"tags": [1]}
@@ -123,7 +125,7 @@ async def test_what_a_sender_changes_while_it_waits_changes_nothing(here: Team) 
         asyncio.ensure_future(channel.post("myapp.thing", thing, audience=names)),
         asyncio.ensure_future(here.hub.post(by_hand)),
     ]
-    await turns()
+    await let_others_run()
     names[:] = ["alice", 7]  # type: ignore[list-item]
     text["text"], text["tags"] = None, float("nan")
     thing["tags"] = {1, 2}
@@ -192,7 +194,7 @@ async def test_duplicates_at_once_are_one_record(here: Team) -> None:
     handles = [await here.held_by("alice", channel) for _ in range(4)]
     sending = [asyncio.ensure_future(each.send("pay 7", message_id="order-7")) for each in handles * 3]
     sending.append(asyncio.ensure_future(channel.send("pay 8", message_id="order-7")))
-    await turns()
+    await let_others_run()
     gated(here).let_pass()
     *sent, other = await soon(asyncio.gather(*sending, return_exceptions=True))
     assert len({each.envelope_id for each in sent if isinstance(each, Envelope)}) == 1
@@ -256,16 +258,16 @@ async def test_two_hubs_that_are_sent_the_same_lose_nothing_else(here: Team) -> 
     far, bob = await other.held_by("alice", channel), await other.held_by("bob", channel)
     shared.gate.clear()
     sending = [asyncio.ensure_future(far.send("first"))]
-    await turns()
+    await let_others_run()
     sending += [
         asyncio.ensure_future(far.send("pay 7", message_id="order-7")),
         asyncio.ensure_future(bob.send("mine too")),
     ]
-    await turns()
+    await let_others_run()
     shared.gate.set()
-    await turns(1)
+    await let_others_run(1)
     shared.gate.clear()
-    await turns()
+    await let_others_run()
     first = await channel.send("pay 7", message_id="order-7")
     shared.gate.set()
     sent = await soon(asyncio.gather(*sending))
@@ -359,7 +361,7 @@ async def test_many_register_at_once(clock: ManualClock) -> None:
         names = [f"agent-{number}" for number in range(20)]
         store.close_gate("system:registry")
         joining = [asyncio.ensure_future(here.hub.register(name)) for name in names]
-        await turns()
+        await let_others_run()
         store.let_pass()
         await soon(asyncio.gather(*joining))
         registered = [each.event_data.get("name") for each in await here.hub.log("system:registry")]
@@ -371,7 +373,7 @@ async def test_names_that_differ_in_case_cannot_slip_in_together(clock: ManualCl
     async with team("zoe", store=store, clock=clock) as here:
         store.close_gate("system:registry")
         joining = [asyncio.ensure_future(here.hub.register(name)) for name in ("alice", "Alice", "ALICE", "alice")]
-        await turns()
+        await let_others_run()
         store.let_pass()
         outcomes = await soon(asyncio.gather(*joining, return_exceptions=True))
         assert [isinstance(each, UsageError) for each in outcomes] == [False, True, True, True]
@@ -384,7 +386,7 @@ async def test_a_registration_that_is_given_up_can_be_made_again(clock: ManualCl
     async with team("zoe", store=store, clock=clock) as here:
         store.close_gate("system:registry")
         joining = asyncio.ensure_future(here.hub.register("alice"))
-        await turns()
+        await let_others_run()
         joining.cancel()
         await asyncio.gather(joining, return_exceptions=True)
         store.let_pass()
@@ -399,10 +401,10 @@ async def test_a_sender_that_gives_up_leaves_the_channel_working(here: Team, whe
     channel = await here["alice"].open(type="discussion", target="bob")
     gated(here).close_gate(channel.channel_id, when)
     sending = [asyncio.ensure_future(channel.set_context(n=number)) for number in range(4)]
-    await turns()
+    await let_others_run()
     for place in (0, 2):
         sending[place].cancel()
-    await turns()
+    await let_others_run()
     gated(here).let_pass()
     outcomes = await soon(asyncio.gather(*sending, return_exceptions=True))
     assert [type(each) for each in outcomes] == [
@@ -422,7 +424,7 @@ async def test_everybody_gives_up(here: Team) -> None:
     channel = await here["alice"].open(type="discussion", target="bob")
     gated(here).close_gate(channel.channel_id)
     sending = [asyncio.ensure_future(channel.set_context(n=number)) for number in range(4)]
-    await turns()
+    await let_others_run()
     for task in sending:
         task.cancel()
     await asyncio.gather(*sending, return_exceptions=True)
@@ -479,7 +481,7 @@ async def test_many_first_refusals_at_once_are_all_recorded(here: Team) -> None:
     bob = await here.held_by("bob", channel)
     gated(here).close_gate("system:audit")
     refusing = [asyncio.ensure_future(bob.send("me")) for _ in range(10)]
-    await turns()
+    await let_others_run()
     gated(here).let_pass()
     outcomes = await soon(asyncio.gather(*refusing, return_exceptions=True))
     assert {type(each) for each in outcomes} == {Denied}

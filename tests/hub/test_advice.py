@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from antiphon import EV_CONTEXT_SET, EV_TEXT, Channel, Denied, RulesInvalid, UnknownParticipant
-from tests.hub.places import Team, team
 from tests.hub.test_bad_input import Call, posted, sent
+from tests.support.hub_team import Team, team
 
 
 @pytest.fixture

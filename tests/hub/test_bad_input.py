@@ -33,7 +33,7 @@ from antiphon import (
     UsageError,
 )
 from antiphon.core.codec import Malformed, check_json
-from tests.hub.places import Team, team
+from tests.support.hub_team import Team, team
 
 KIB = 1024
 HUGE = 10**5000

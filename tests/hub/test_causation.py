@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from antiphon import EV_TEXT, Agent, Channel, Denied, Envelope, Hub, ScriptedModel
-from antiphon.core.codec import encode
+from antiphon.core.codec import encode_envelope
 from antiphon.testing import ManualClock
-from tests.hub.places import InMemory, KeptStore, Place
-from tests.server.houses import house, opened
+from tests.support.hub_places import InMemory, Place
+from tests.support.kept_store import KeptStore
+from tests.support.served_hub import opened, served_hub
 
 FOREIGN = "01890000-0000-7000-8000-000000000000"
 
@@ -117,12 +118,12 @@ async def test_a_log_written_before_is_folded_and_its_messages_can_be_repeated(c
     channel = await (await again.register("ann")).channel(channel.channel_id)
     assert (channel.state.turn_count, channel.state.last_envelope_id) == (1, first.envelope_id)
     repeated = await channel.send("hello", message_id="m", causation_id=FOREIGN)
-    assert encode(repeated) == encode(foreign[-1])
+    assert encode_envelope(repeated) == encode_envelope(foreign[-1])
     await again.close()
 
 
 async def test_unknown_causation_over_http() -> None:
-    async with house(Agent("ada", model=ScriptedModel(["hi"]))) as served:
+    async with served_hub(Agent("ada", model=ScriptedModel(["hi"]))) as served:
         ann = await served.known("ann")
         channel_id = await opened(ann, "ada")
         path = f"/channels/{channel_id}/messages"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from antiphon import EV_TEXT, Agent, Channel, Hub, Limits, Reply, Request, says, tool
-from antiphon.engines.tenure import SECONDS
+from antiphon.engines.local import LEASE_SECONDS
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import ManualClock, ScriptedModel, calls
-from tests.hub.gates import soon, turns
-from tests.hub.places import Place
+from tests.support.hub_places import Place
+from tests.support.waiting import let_others_run, soon
 
 JUMPS = [7200, -7200]
 
@@ -76,7 +76,7 @@ async def test_a_turn_in_progress_goes_on(hub: Hub, clock: ManualClock, jump: fl
     model.may_answer.set()
     async with asyncio.timeout(10):
         while await texts(hub, channel) != ["Well?", "done"]:
-            await turns(1)
+            await let_others_run(1)
 
 
 @pytest.mark.parametrize("jump", JUMPS)
@@ -91,7 +91,7 @@ async def test_a_model_has_its_time_and_no_more(hub: Hub, clock: ManualClock, ju
     await pass_time(clock, 2, step=1)
     async with asyncio.timeout(10):
         while await failures(hub, channel) != ["model_timeout"]:
-            await turns(1)
+            await let_others_run(1)
 
 
 @pytest.mark.parametrize("jump", JUMPS)
@@ -115,7 +115,7 @@ async def test_a_tool_has_its_time_and_no_more(hub: Hub, clock: ManualClock, jum
     await pass_time(clock, 2, step=1)
     async with asyncio.timeout(10):
         while await texts(hub, channel) != ["Well?", "done"]:
-            await turns(1)
+            await let_others_run(1)
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -167,7 +167,7 @@ async def test_set_back_and_forward_again_nothing_is_late(hub: Hub, clock: Manua
     model.may_answer.set()
     async with asyncio.timeout(10):
         while "done" not in await texts(hub, channel):
-            await turns(1)
+            await let_others_run(1)
 
 
 async def test_forward_the_extension_is_recorded_with_its_reason(hub: Hub, clock: ManualClock) -> None:
@@ -176,7 +176,7 @@ async def test_forward_the_extension_is_recorded_with_its_reason(hub: Hub, clock
     await clock.set(7200)
     async with asyncio.timeout(10):
         while (last := (await hub.log(channel.channel_id))[-1]).event_type != "antiphon.deadline.extended":
-            await turns(1)
+            await let_others_run(1)
     assert last.event_data == {"since": clock.now(), "reason": "clock", "expectation": "turn_within"}
 
 
@@ -207,14 +207,14 @@ async def test_an_owner_that_lives_is_not_taken_for_dead(clock: ManualClock, tmp
     channel = await asked(hubs[0], Agent("bob", model=models[0]))
     await soon(models[0].asked.wait())
     await hubs[1].register(Agent("bob", model=models[1]))
-    await pass_time(clock, 2 * SECONDS, step=0.5)
+    await pass_time(clock, 2 * LEASE_SECONDS, step=0.5)
     await clock.set(jump)
-    await pass_time(clock, 4 * SECONDS, step=0.5)
+    await pass_time(clock, 4 * LEASE_SECONDS, step=0.5)
     assert not models[1].asked.is_set()
     models[0].may_answer.set()
     async with asyncio.timeout(10):
         while await texts(hubs[0], channel) != ["Well?", "done"]:
-            await turns(1)
+            await let_others_run(1)
     log = await hubs[0].log(channel.channel_id)
     assert [each.event_type for each in log].count("antiphon.turn.claimed") == 1
     for hub in hubs:

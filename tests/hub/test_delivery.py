@@ -16,8 +16,10 @@ from antiphon import (
     UsageError,
 )
 from antiphon.testing import ManualClock
-from tests.hub.gates import BEFORE, GatedStore, soon, turns
-from tests.hub.places import Place, Team, team
+from tests.support.gated_store import BEFORE, GatedStore
+from tests.support.hub_places import Place
+from tests.support.hub_team import Team, team
+from tests.support.waiting import let_others_run, soon
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ async def settled_inbox(reader: Participant) -> None:
     for _ in range(count):
         await soon(anext(inbox))
     asking = asyncio.ensure_future(anext(inbox))
-    await turns()
+    await let_others_run()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert await reader.pending() == 0
@@ -96,7 +98,7 @@ async def test_what_is_pending_falls_when_the_next_is_asked_for(here: Team) -> N
         await soon(anext(inbox))
         counts.append(await here["bob"].pending())
     waiting = asyncio.ensure_future(anext(inbox))
-    await turns()
+    await let_others_run()
     counts.append(await here["bob"].pending())
     assert counts == [2, 2, 1, 0]
     await channel.send("three")
@@ -139,7 +141,7 @@ async def test_channels_opened_while_nobody_reads_are_found(here: Team) -> None:
 async def test_channels_opened_while_somebody_reads_are_found(here: Team) -> None:
     inbox = here["bob"].inbox()
     waiting = asyncio.ensure_future(anext(inbox))
-    await turns()
+    await let_others_run()
     channel = await here["alice"].open(target="bob")
     assert (await soon(waiting)).channel_id == channel.channel_id
 
@@ -177,7 +179,7 @@ async def test_an_inbox_ends_when_the_hub_closes(here: Team) -> None:
     reading, waiting = here["bob"].inbox(), here["alice"].inbox()
     await soon(anext(reading))
     asked = asyncio.ensure_future(anext(waiting, None))
-    await turns()
+    await let_others_run()
     await here.hub.close()
     assert await soon(asked) is None
     assert await soon(anext(reading, None)) is None
@@ -195,7 +197,7 @@ async def test_a_subscriber_hears_the_past_then_the_present(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     await channel.send("before")
     listening = asyncio.ensure_future(heard(here, channel))
-    await turns()
+    await let_others_run()
     await channel.send("after")
     await channel.close()
     log = await here.log(channel)
@@ -292,7 +294,7 @@ async def test_one_reader_cannot_change_what_another_reads(here: Team) -> None:
     after = channel.state.sequence
     readers = [here.hub.subscribe(channel.channel_id, after=after) for _ in range(2)]
     asked = [asyncio.ensure_future(anext(reader)) for reader in readers]
-    await turns()
+    await let_others_run()
     sent = await channel.post("myapp.list", {"items": [1]}, audience=["bob"])
     sent.event_data["items"] = "changed by the sender"
     first = await soon(asked[0])
@@ -314,7 +316,7 @@ async def test_a_subscription_to_what_has_ended_ends(here: Team) -> None:
 async def test_every_subscription_ends_when_the_hub_closes(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     listening = [asyncio.ensure_future(heard(here, channel, participant=name)) for name in (None, "alice", "bob")]
-    await turns()
+    await let_others_run()
     await here.hub.close()
     everything, *_ = await soon(asyncio.gather(*listening))
     assert len(everything) == 4
@@ -326,7 +328,7 @@ async def test_a_subscriber_hears_what_another_hub_recorded(clock: ManualClock) 
     async with team("alice", "bob", store=store, clock=clock) as here:
         channel = await here["alice"].open(target="bob")
         listening = asyncio.ensure_future(heard(here, channel))
-        await turns()
+        await let_others_run()
         other = Team(await type(here.hub).over(store, clock=clock), clock)
         await other.join("alice", "bob")
         far = await other.held_by("bob", channel)
@@ -336,7 +338,7 @@ async def test_a_subscriber_hears_what_another_hub_recorded(clock: ManualClock) 
         await channel.close()
         assert await soon(listening) == await here.log(channel)
         assert words(await here.log(channel)) == ["here 0", "afar 0", "here 1", "afar 1", "here 2", "afar 2"]
-        for task in other.hub._desk._tasks:
+        for task in other.hub.core._tasks:
             task.cancel()
 
 
@@ -349,9 +351,9 @@ async def test_a_hub_that_closes_finishes_what_it_has_begun(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     store.close_gate(channel.channel_id, BEFORE)
     sending = [asyncio.ensure_future(channel.send(str(number))) for number in range(5)]
-    await turns()
+    await let_others_run()
     closing = asyncio.ensure_future(here.hub.close())
-    await turns()
+    await let_others_run()
     assert not closing.done()
     assert not any(task.done() for task in sending)
     store.let_pass()

@@ -15,8 +15,11 @@ from antiphon import (
     RulesInvalid,
 )
 from antiphon.testing import ManualClock
-from tests.hub.gates import AFTER, GatedStore, soon, turns
-from tests.hub.places import Place, Team, team, watched
+from tests.support.gated_store import AFTER, GatedStore
+from tests.support.hub_places import Place
+from tests.support.hub_team import Team, team
+from tests.support.inspection import watched
+from tests.support.waiting import let_others_run, soon
 
 MISSED = "antiphon.expectation.missed"
 OPERATORS = ["hub:operators"]
@@ -49,7 +52,7 @@ async def waiting_for(here: Team, name: str, handler: str) -> str:
             await here.hub.register("shy", accept=never)
             opening = asyncio.ensure_future(here["alice"].open(type="discussion", target="shy", knobs=knobs))
             opening.add_done_callback(lambda done: done.exception())
-            await turns()
+            await let_others_run()
             return (await here.hub.channels(participant="shy"))[0].channel_id
         case "reply_within":
             channel = await here["alice"].open(type="consulting", target="bob", knobs=knobs)
@@ -240,7 +243,7 @@ async def test_the_others_stay_as_they_were(here: Team) -> None:
     knobs = {"expectations": [{"name": "turn_within", "seconds": 0}]}
     await here.hub.register("shy", accept=never)
     opening = asyncio.ensure_future(here["alice"].open(type="discussion", target="shy", knobs=knobs))
-    await turns()
+    await let_others_run()
     await here.clock.advance(30)
     with pytest.raises(Denied, match="expectation_violated:acks_within"):
         await soon(opening)
@@ -302,19 +305,19 @@ async def test_a_deadline_that_begins_while_the_hub_looks_is_kept(here: Team) ->
     await channel.send("over to you")
     store.close_gate(channel.channel_id, AFTER)
     sending = [asyncio.ensure_future(channel.post("myapp.note", {"n": n})) for n in (1, 2)]
-    await turns()
+    await let_others_run()
     here.clock.advance(10)
-    await turns()
+    await let_others_run()
     store.let_one_pass()
-    await turns()
+    await let_others_run()
     sending.append(asyncio.ensure_future(hugo.send("back to you")))
-    await turns()
+    await let_others_run()
     store.let_one_pass()
-    await turns()
+    await let_others_run()
     assert (store.at_the_gate, [task.done() for task in sending]) == (1, [True, True, False])
     store.let_pass()
     await soon(asyncio.gather(*sending))
-    await turns()
+    await let_others_run()
     assert channel.state.expected_next_speaker == "alice"
     await here.clock.advance(60)
     assert channel.state.close_reason == "expectation_violated:turn_within"

@@ -24,8 +24,11 @@ from antiphon import (
     WaitTimeout,
 )
 from antiphon.testing import ManualClock
-from tests.hub.gates import BEFORE, GatedStore, soon, turns
-from tests.hub.places import Place, Team, shown, team
+from tests.support.gated_store import BEFORE, GatedStore
+from tests.support.hub_places import Place
+from tests.support.hub_team import Team, team
+from tests.support.inspection import shown
+from tests.support.waiting import let_others_run, soon
 
 CREATED, ASSIGNED = "antiphon.channel.created", "antiphon.turn.assigned"
 OPERATORS = ["hub:operators"]
@@ -121,7 +124,7 @@ async def opened_by(here: Team, accept: Accept) -> tuple[asyncio.Future[Channel]
     """A channel with a guest who decides in this way: what opening it comes to, and its id."""
     await here.hub.register("guest", accept=accept)
     opening = asyncio.ensure_future(here["alice"].open(type="discussion", target=["bob", "guest"]))
-    await turns()
+    await let_others_run()
     rows = await here.hub.channels(participant="guest")
     return opening, rows[0].channel_id
 
@@ -233,7 +236,7 @@ async def test_a_guest_that_comes_back_answers_what_waits(
     await first.hub.register("guest", accept=never)
     opening = asyncio.ensure_future(first["alice"].open(type="discussion", target=["bob", "guest"]))
     while not (rows := await first.hub.channels(participant="guest")):
-        await turns(1)
+        await let_others_run(1)
     await first.hub.close()
     with pytest.raises(Denied, match="hub_closed"):
         await soon(opening)
@@ -259,7 +262,7 @@ async def test_an_answer_that_comes_too_late_is_not_recorded(here: Team) -> None
         await soon(opening)
     before = await here.hub.log(channel_id)
     answered.set()
-    await turns()
+    await let_others_run()
     assert await here.hub.log(channel_id) == before
 
 
@@ -294,7 +297,7 @@ async def test_somebody_unknown_cannot_be_invited(here: Team) -> None:
 async def test_anybody_in_it_may_close_it(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     waiting = asyncio.ensure_future(channel.closed(timeout=5))
-    await turns()
+    await let_others_run()
     assert await (await here.held_by("bob", channel)).close("enough") == "enough"
     assert await waiting == "enough"
     last = (await here.log(channel))[-1]
@@ -324,7 +327,7 @@ async def test_waiting_for_an_end_that_does_not_come(here: Team) -> None:
 async def test_whoever_waits_is_told_when_the_hub_closes(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     waiting = asyncio.ensure_future(channel.closed())
-    await turns()
+    await let_others_run()
     await here.hub.close()
     with pytest.raises(UsageError, match="was closed"):
         await waiting
@@ -532,9 +535,9 @@ async def test_an_expiry_while_somebody_is_speaking(here: Team) -> None:
     assert isinstance(here.store, GatedStore)
     here.store.close_gate(channel.channel_id, BEFORE)
     speaking = asyncio.ensure_future(channel.send("just in time"))
-    await turns()
+    await let_others_run()
     here.clock.advance(60)
-    await turns()
+    await let_others_run()
     here.store.let_pass()
     sent = await speaking
     await here.clock.advance(0)

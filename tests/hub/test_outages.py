@@ -22,14 +22,16 @@ from antiphon import (
     register_adapter,
     says,
 )
-from antiphon.core.codec import encode
-from antiphon.core.rules import Expectation
+from antiphon.core.codec import encode_envelope
+from antiphon.core.ruleset import Expectation
 from antiphon.orchestration.adapters import Conversation
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import ManualClock, ScriptedModel, canonical_digest
-from tests.hub.gates import soon, turns
-from tests.hub.places import KeptStore, Place, fold_of
-from tests.runtime.giving import Kept, giver, waiting
+from tests.support.given_tasks import Kept, giver, waiting
+from tests.support.hub_places import Place
+from tests.support.inspection import fold_of
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run, soon
 
 EXTENDED = "antiphon.deadline.extended"
 HOUR, DAY = 3600, 86_400
@@ -86,7 +88,7 @@ async def answered(hub: Hub, channel_id: str) -> list[object]:
     """What the agent says, as soon as it has."""
     async with asyncio.timeout(10):
         while not (said := [each for each in await hub.log(channel_id) if _is_answer(each)]):
-            await turns(1)
+            await let_others_run(1)
     return [each.event_data.get("text", each.event_data.get("body")) for each in said]
 
 
@@ -153,10 +155,10 @@ async def test_hub_after_hub_it_is_extended_and_told_once_for_each(place: Place,
         await clock.advance(HOUR)
         hub = await place.hub(clock)
         assert len(await extensions(hub, channel_id)) == number
-        folded = encode((await hub.log(channel_id))[-1]), await fold_of(hub, channel_id)
+        folded = encode_envelope((await hub.log(channel_id))[-1]), await fold_of(hub, channel_id)
         await hub.close()
         again = await place.hub(clock)
-        assert (encode((await again.log(channel_id))[-1]), await fold_of(again, channel_id)) == folded
+        assert (encode_envelope((await again.log(channel_id))[-1]), await fold_of(again, channel_id)) == folded
         await again.close()
     hub = await place.hub(clock)
     await hub.register(bob())
@@ -201,7 +203,7 @@ async def test_an_invitation_waits_through_an_outage(place: Place, clock: Manual
     opening = asyncio.ensure_future(ann.open(target="eve"))
     async with asyncio.timeout(10):
         while not (rows := await hub.channels()):
-            await turns(1)
+            await let_others_run(1)
     await hub.close()
     await asyncio.gather(opening, return_exceptions=True)
     await clock.advance(DAY)
@@ -209,7 +211,7 @@ async def test_an_invitation_waits_through_an_outage(place: Place, clock: Manual
     await clock.advance(29)
     await hub.register("eve", accept=lambda invite: True)
     channel = await seen(hub, rows[0].channel_id)
-    await soon(hub._desk.until(channel._live, ["active", "closed"]))
+    await soon(hub.core.wait_for_status(channel._live, ["active", "closed"]))
     assert channel.state.status == "active"
     await hub.close()
 
@@ -229,7 +231,7 @@ async def test_a_task_goes_on_after_an_outage(clock: ManualClock, tmp_path: Path
     second = await kept.hub()
     await clock.advance(60)
     answer = asyncio.create_task(boss.invoke("go", thread_id="t", hub=second, message_id="m"))
-    await turns(50)
+    await let_others_run(50)
     await clock.advance(500)
     gate.set()
     assert (await soon(answer)).text == "re: look"

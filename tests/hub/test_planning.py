@@ -8,61 +8,68 @@ from collections.abc import Callable
 import pytest
 
 from antiphon import AgentsTarget, AgentTarget, Envelope, FromSpeaker, TerminateTarget, Transition, TransitionGraph
-from antiphon.core.guard import LATER, Deny, Later
-from antiphon.core.instants import Instant
-from antiphon.core.laws import Fold, Laws
-from antiphon.core.step import Admitted, pending, step, tick
-from antiphon.core.turns import Claim, Ending, Failure, Work, claimed, ended, failed
-from antiphon.hub.planning import Round, planned
-from antiphon.hub.request import Plan, Request, nothing
-from tests.core.cases import at, fact, packed, said, written
-from tests.core.scene import Scene
+from antiphon.core.envelope import Instant
+from antiphon.core.event_data import Deny
+from antiphon.core.guard import LATER, Later
+from antiphon.core.ruleset import Fold, Ruleset
+from antiphon.core.state import State
+from antiphon.core.step import Admitted, pending_turns, step, tick
+from antiphon.core.turns import JournalBatch, TurnClaim, TurnEnding, TurnFailure, claim_turn, end_turn, fail_turn
+from antiphon.hub.admission import AdmissionBatch, AdmissionPlan, AdmissionRequest, plan_nothing, run_plan
+from tests.support.envelopes import at, fact, packed, said, written
+from tests.support.pure_channel import PureChannel
 
 PEOPLE = ("ann", "ada:agent", "bob:agent", "dana:human", "rita:human")
 
 
-def begun(target: AgentTarget | AgentsTarget, *names: str) -> Scene:
+def begun(target: AgentTarget | AgentsTarget, *names: str) -> PureChannel:
     """A workflow in which ann has spoken, and these agents have begun the turn they were given."""
     rules = [Transition(FromSpeaker("ann"), target), Transition(FromSpeaker("ada"), AgentTarget("bob"))]
     graph = TransitionGraph("ann", rules, TerminateTarget("over"))
-    scene = Scene("workflow", *PEOPLE, graph=graph.to_dict())
+    scene = PureChannel("workflow", *PEOPLE, graph=graph.to_dict())
     scene.says("ann")
-    for turn in pending(scene.state):
+    for turn in pending_turns(scene.state):
         if turn.speaker in names:
             scene.claims(turn)
     return scene
 
 
-def saying(scene: Scene, speaker: str, text: str = "hello") -> Request:
-    return Request(lambda fold, laws, at: step(fold, said(speaker, text), laws=laws, at=at, new_id=scene.new_id))
+def saying(scene: PureChannel, speaker: str, text: str = "hello") -> AdmissionRequest:
+    return AdmissionRequest(
+        lambda fold, ruleset, at: step(fold, said(speaker, text), ruleset=ruleset, at=at, new_id=scene.new_id)
+    )
 
 
-def ending(scene: Scene, speaker: str) -> Request:
+def ending(scene: PureChannel, speaker: str) -> AdmissionRequest:
     """That somebody's turn ends with a packet."""
     claim = claim_of(scene, speaker)
 
-    def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny:
-        return ended(fold, Work(claim), Ending((packed(speaker),)), laws=laws, at=at, new_id=scene.new_id)
+    def plan(fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | Deny:
+        return end_turn(
+            fold, JournalBatch(claim), TurnEnding((packed(speaker),)), ruleset=ruleset, at=at, new_id=scene.new_id
+        )
 
-    return Request(plan)
+    return AdmissionRequest(plan)
 
 
-def failing(scene: Scene, speaker: str) -> Request:
+def failing(scene: PureChannel, speaker: str) -> AdmissionRequest:
     claim = claim_of(scene, speaker)
 
-    def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny:
-        return failed(fold, Work(claim), Failure("model_error"), laws=laws, at=at, new_id=scene.new_id)
+    def plan(fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | Deny:
+        return fail_turn(
+            fold, JournalBatch(claim), TurnFailure("model_error"), ruleset=ruleset, at=at, new_id=scene.new_id
+        )
 
-    return Request(plan)
+    return AdmissionRequest(plan)
 
 
-def claim_of(scene: Scene, speaker: str) -> Claim:
+def claim_of(scene: PureChannel, speaker: str) -> TurnClaim:
     turn = next(turn for turn in scene.state.owed if turn.speaker == speaker)
-    return Claim(turn.turn_id, turn.epoch)
+    return TurnClaim(turn.turn_id, turn.epoch)
 
 
-def round_of(scene: Scene, *requests: Request, seconds: float = 50) -> Round:
-    decided = Round(scene.fold, scene.laws, at(seconds))
+def round_of(scene: PureChannel, *requests: AdmissionRequest, seconds: float = 50) -> AdmissionBatch:
+    decided = AdmissionBatch(scene.fold, scene.ruleset, at(seconds))
     decided.decide(requests)
     return decided
 
@@ -114,10 +121,12 @@ def test_the_scene_itself_is_left_as_it_was() -> None:
     assert decided.fold.state.sequence == before.state.sequence + len(decided.batch)
 
 
-@pytest.mark.parametrize("wanted", [nothing, lambda fold, laws, at: Admitted((), fold)], ids=["nothing", "empty"])
-def test_a_plan_that_wants_nothing_is_told_so(wanted: Plan) -> None:
+@pytest.mark.parametrize(
+    "wanted", [plan_nothing, lambda fold, ruleset, at: Admitted((), fold)], ids=["nothing", "empty"]
+)
+def test_a_plan_that_wants_nothing_is_told_so(wanted: AdmissionPlan) -> None:
     scene = begun(ADA)
-    request = Request(wanted)
+    request = AdmissionRequest(wanted)
     decided = round_of(scene, request)
     decided.settle()
     assert (decided.batch, request.settled, request.answer) == ([], True, None)
@@ -131,7 +140,7 @@ def test_what_must_wait_is_held_and_not_told_anything() -> None:
     word = saying(scene, "dana")
     decided = round_of(scene, word)
     decided.settle()
-    assert (decided.held, decided.batch, word.settled) == ([word], [], False)
+    assert (decided.deferred, decided.batch, word.settled) == ([word], [], False)
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["held before", "held after"])
@@ -139,11 +148,13 @@ def test_when_the_turn_ends_it_comes_right_behind(before: bool) -> None:
     """Also before others that came later, but were decided on already or are yet to be."""
     scene = begun(ADA, "ada")
     words = [saying(scene, "dana", "1"), saying(scene, "rita", "2")]
-    last = Request(lambda fold, laws, at: step(fold, fact("rita", "my.note"), laws=laws, at=at, new_id=scene.new_id))
+    last = AdmissionRequest(
+        lambda fold, ruleset, at: step(fold, fact("rita", "my.note"), ruleset=ruleset, at=at, new_id=scene.new_id)
+    )
     end = ending(scene, "ada")
     decided = round_of(scene, *([*words, end, last] if before else [end, *words, last]))
     assert told(decided.batch) == ["ada: done", GIVEN, "dana: 1", GIVEN, "rita: 2", GIVEN, "note"]
-    assert decided.held == []
+    assert decided.deferred == []
     decided.settle()
     assert [isinstance(each.answer, Envelope) for each in (*words, end, last)] == [True] * 4
 
@@ -151,10 +162,12 @@ def test_when_the_turn_ends_it_comes_right_behind(before: bool) -> None:
 def test_what_does_not_end_the_turn_is_decided_without_what_waits() -> None:
     scene = begun(ADA, "ada")
     word = saying(scene, "dana")
-    write = Request(lambda fold, laws, at: step(fold, written("rita", {"k": 1}), laws=laws, at=at, new_id=scene.new_id))
+    write = AdmissionRequest(
+        lambda fold, ruleset, at: step(fold, written("rita", {"k": 1}), ruleset=ruleset, at=at, new_id=scene.new_id)
+    )
     decided = round_of(scene, word, write)
     assert told(decided.batch) == ["context.set"]
-    assert decided.held == [word]
+    assert decided.deferred == [word]
 
 
 def test_those_who_wait_keep_their_order_when_they_are_asked_again_in_vain() -> None:
@@ -163,7 +176,7 @@ def test_those_who_wait_keep_their_order_when_they_are_asked_again_in_vain() -> 
     words = [saying(scene, name, str(number)) for number, name in enumerate(("dana", "rita", "dana", "rita"))]
     decided = round_of(scene, *words, ending(scene, "ada"))
     assert told(decided.batch) == ["ada: done"]
-    assert decided.held == words
+    assert decided.deferred == words
     whole = round_of(scene, *words, ending(scene, "ada"), ending(scene, "bob"))
     assert told(whole.batch)[:3] == ["ada: done", "bob: done", "channel.closed"]
 
@@ -173,7 +186,7 @@ def test_a_turn_that_fails_lets_them_in_too() -> None:
     word = saying(scene, "rita", "oh dear")
     decided = round_of(scene, word, failing(scene, "ada"))
     assert told(decided.batch) == ["turn.failed", GIVEN, "rita: oh dear"]
-    assert decided.held == []
+    assert decided.deferred == []
 
 
 def test_a_turn_that_is_claimed_again_does_not_let_them_in() -> None:
@@ -181,12 +194,12 @@ def test_a_turn_that_is_claimed_again_does_not_let_them_in() -> None:
     turn = scene.state.owed[0]
     word = saying(scene, "rita")
 
-    def claim(fold: Fold, laws: Laws, at: Instant) -> Admitted | Deny:
-        return claimed(fold, turn, "another", laws=laws, at=at, new_id=scene.new_id)
+    def claim(fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | Deny:
+        return claim_turn(fold, turn, "another", ruleset=ruleset, at=at, new_id=scene.new_id)
 
-    decided = round_of(scene, word, Request(claim))
+    decided = round_of(scene, word, AdmissionRequest(claim))
     assert told(decided.batch) == ["turn.claimed"]
-    assert decided.held == [word]
+    assert decided.deferred == [word]
 
 
 def test_when_the_channel_ends_they_are_refused_in_the_same_round() -> None:
@@ -203,27 +216,27 @@ def test_a_plan_that_always_waits_does_not_turn_in_circles() -> None:
     scene = begun(BOTH, "ada", "bob")
     asked = []
 
-    def plan(fold: Fold, laws: Laws, at: Instant) -> Later:
+    def plan(fold: Fold, ruleset: Ruleset, at: Instant) -> Later:
         asked.append(fold.state.sequence)
         return LATER
 
-    stubborn = [Request(plan) for _ in range(3)]
+    stubborn = [AdmissionRequest(plan) for _ in range(3)]
     decided = round_of(scene, *stubborn, ending(scene, "ada"), ending(scene, "bob"))
-    assert decided.held == stubborn
+    assert decided.deferred == stubborn
     assert len(asked) == 9, "once at first, and once for each turn that ended"
 
 
 # What has fallen due
 
 
-def ticking(scene: Scene) -> Plan:
-    return lambda fold, laws, at: tick(fold, laws=laws, at=at, new_id=scene.new_id)
+def ticking(scene: PureChannel) -> AdmissionPlan:
+    return lambda fold, ruleset, at: tick(fold, ruleset=ruleset, at=at, new_id=scene.new_id)
 
 
 def test_what_has_fallen_due_comes_first() -> None:
     scene = begun(ADA, "ada")
     word = saying(scene, "dana")
-    decided = Round(scene.fold, scene.laws, at(1000))
+    decided = AdmissionBatch(scene.fold, scene.ruleset, at(1000))
     decided.tick(ticking(scene))
     decided.decide([word, ending(scene, "ada")])
     decided.settle()
@@ -234,22 +247,22 @@ def test_what_has_fallen_due_comes_first() -> None:
 
 def test_if_nothing_has_fallen_due_nothing_is_recorded() -> None:
     scene = begun(ADA, "ada")
-    decided = Round(scene.fold, scene.laws, at(50))
+    decided = AdmissionBatch(scene.fold, scene.ruleset, at(50))
     decided.tick(ticking(scene))
     assert (decided.batch, decided.fold) == ([], scene.fold)
 
 
 def test_if_the_rules_fail_on_what_is_due_they_do_on_everything() -> None:
-    def broken(fold: Fold, laws: Laws, at: Instant) -> Admitted:
+    def broken(fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted:
         raise LookupError("no such rule")
 
     scene = begun(AgentTarget("dana"))
-    requests = [saying(scene, "dana"), Request(nothing)]
-    decided = Round(scene.fold, scene.laws, at(50))
+    requests = [saying(scene, "dana"), AdmissionRequest(plan_nothing)]
+    decided = AdmissionBatch(scene.fold, scene.ruleset, at(50))
     decided.tick(broken)
     decided.decide(requests)
     decided.settle()
-    assert (decided.batch, decided.held) == ([], [])
+    assert (decided.batch, decided.deferred) == ([], [])
     for request in requests:
         assert request.answer == Deny("rules_failed", "LookupError: no such rule")
 
@@ -257,12 +270,28 @@ def test_if_the_rules_fail_on_what_is_due_they_do_on_everything() -> None:
 # Plans that go wrong
 
 
+@pytest.mark.parametrize("verdict", [None, False, "no"])
+def test_what_is_no_verdict_of_a_guard_is_a_refusal(verdict: object) -> None:
+    class Undecided:
+        name = "undecided"
+
+        def judge(self, memory: object, state: State, draft: Envelope) -> object:
+            return verdict
+
+    scene = begun(AgentTarget("dana"))
+    scene.ruleset = Ruleset(scene.ruleset.adapter, [Undecided()])
+    request = saying(scene, "dana")
+    round_of(scene, request).settle()
+    why = f"TypeError: judge of undecided returned {verdict!r}; return ALLOW, Deny, Change or LATER"
+    assert request.answer == Deny("rules_failed", why)
+
+
 def test_whatever_a_plan_raises_is_a_refusal_and_stops_no_other() -> None:
-    def broken(fold: Fold, laws: Laws, at: Instant) -> Admitted:
+    def broken(fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted:
         raise LookupError("no such rule")
 
     scene = begun(AgentTarget("dana"))
-    wrong, right = Request(broken), saying(scene, "dana")
+    wrong, right = AdmissionRequest(broken), saying(scene, "dana")
     decided = round_of(scene, wrong, right)
     decided.settle()
     assert wrong.answer == Deny("rules_failed", "LookupError: no such rule")
@@ -271,19 +300,19 @@ def test_whatever_a_plan_raises_is_a_refusal_and_stops_no_other() -> None:
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt])
 def test_what_is_no_error_of_the_rules_goes_through(error: type[BaseException]) -> None:
-    def stopped(fold: Fold, laws: Laws, at: Instant) -> Admitted:
+    def stopped(fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted:
         raise error
 
     scene = begun(ADA)
     with pytest.raises(error):
-        round_of(scene, Request(stopped))
+        round_of(scene, AdmissionRequest(stopped))
 
 
-def following(data: dict[str, object], event_type: str) -> Callable[[Scene], Plan]:
+def following(data: dict[str, object], event_type: str) -> Callable[[PureChannel], AdmissionPlan]:
     """A plan of two envelopes, the second with this data."""
 
-    def made(scene: Scene) -> Plan:
-        def plan(fold: Fold, laws: Laws, at: Instant) -> Admitted:
+    def made(scene: PureChannel) -> AdmissionPlan:
+        def plan(fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted:
             return Admitted((fact("dana", "my.cause"), fact("hub", event_type, data)), fold)
 
         return plan
@@ -293,7 +322,7 @@ def following(data: dict[str, object], event_type: str) -> Callable[[Scene], Pla
 
 def test_a_consequence_that_cannot_be_recorded_is_a_refusal() -> None:
     scene = begun(ADA)
-    outcome = planned(following({"text": "\ud800"}, "my.effect")(scene), scene.fold, scene.laws, at=at(9))
+    outcome = run_plan(following({"text": "\ud800"}, "my.effect")(scene), scene.fold, scene.ruleset, at=at(9))
     assert isinstance(outcome, Deny)
     assert outcome.reason == "rules_failed"
     assert outcome.detail.startswith("what follows cannot be recorded")
@@ -302,10 +331,10 @@ def test_a_consequence_that_cannot_be_recorded_is_a_refusal() -> None:
 def test_what_a_turn_wrote_in_its_journal_was_checked_where_it_was_made() -> None:
     scene = begun(ADA)
     plan = following({"text": "\ud800"}, "antiphon.call.finished")(scene)
-    assert isinstance(planned(plan, scene.fold, scene.laws, at=at(9)), Admitted)
+    assert isinstance(run_plan(plan, scene.fold, scene.ruleset, at=at(9)), Admitted)
 
 
 @pytest.mark.parametrize("outcome", [LATER, Deny("no"), None], ids=str)
 def test_every_other_outcome_is_passed_on(outcome: Later | Deny | None) -> None:
     scene = begun(ADA)
-    assert planned(lambda fold, laws, at: outcome, scene.fold, scene.laws, at=at(9)) is outcome
+    assert run_plan(lambda fold, ruleset, at: outcome, scene.fold, scene.ruleset, at=at(9)) is outcome

@@ -20,7 +20,7 @@ from antiphon import (
     TransitionGraph,
     register_condition,
 )
-from antiphon.hub.redacting import KNOWN, KnownSecrets, redacted
+from antiphon.hub.known_secrets import KNOWN_SECRETS, KnownSecrets, redact_text
 
 SECRET = "c4n4ry.that.nobody.may.read"
 ENCODED = b64encode(f"xy{SECRET}".encode()).decode()
@@ -38,7 +38,7 @@ class Leaking:
 
 
 async def test_the_error_of_a_rule_is_recorded_without_secrets() -> None:
-    KNOWN.know(SECRET)
+    KNOWN_SECRETS.know(SECRET)
     table = [Transition(Leaking(), AgentTarget("bob"))]
     graph = TransitionGraph(initial_speaker="ann", transitions=table, default_target=TerminateTarget("done"))
     async with Hub.open("memory:") as hub:
@@ -57,7 +57,7 @@ async def reject(invite: Envelope) -> bool:
 
 
 async def test_neither_an_invitation_nor_the_audit_holds_a_secret() -> None:
-    KNOWN.know(SECRET)
+    KNOWN_SECRETS.know(SECRET)
     async with Hub.open("memory:") as hub:
         ann = await hub.register("ann")
         await hub.register("bob")
@@ -76,9 +76,9 @@ async def test_neither_an_invitation_nor_the_audit_holds_a_secret() -> None:
 
 def test_the_key_of_a_model_is_known_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "n0t-like-any-key-there-is")
-    assert redacted("n0t-like-any-key-there-is") == "n0t-like-any-key-there-is"
+    assert redact_text("n0t-like-any-key-there-is") == "n0t-like-any-key-there-is"
     OpenAIModel("gpt").check()
-    assert redacted("n0t-like-any-key-there-is") == "***"
+    assert redact_text("n0t-like-any-key-there-is") == "***"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_of_settings_is_a_secret(settings: dict[str, str], hidden: str, sho
 
 
 def test_the_oldest_of_too_many_secrets_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.hub.redacting.MOST_SECRETS", 2)
+    monkeypatch.setattr("antiphon.hub.known_secrets.MAX_KNOWN_SECRETS", 2)
     known = KnownSecrets()
     known.know("first secret", "second secret")
     known.know("first secret", "third secret")

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from antiphon import EV_PACKET, EV_TEXT, Agent, Hub, Reply, Request, TransitionGraph, says
-from antiphon.core.instants import NEVER, after, seconds_between
+from antiphon.core.envelope import NEVER, add_seconds, seconds_between
 from antiphon.hub import clock as clock_module
-from antiphon.hub.clock import LONGEST_WAIT, SystemClock, steady
-from tests.hub.gates import turns
+from antiphon.hub.clock import MAX_CLOCK_WAIT_SECONDS, SystemClock, steady_now
+from tests.support.waiting import let_others_run
 
 
 class Machine:
@@ -39,22 +39,22 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 async def test_the_steady_clock_leaves_out_the_time_in_which_nothing_ran(machine: Machine) -> None:
     clock, wake = SystemClock(), asyncio.Event()
-    waits = [asyncio.create_task(clock.wait(wake, until)) for until in (NEVER, after(clock.now(), 30))]
-    await turns(2)
-    before = steady(clock)
+    waits = [asyncio.create_task(clock.wait(wake, until)) for until in (NEVER, add_seconds(clock.now(), 30))]
+    await let_others_run(2)
+    before = steady_now(clock)
     machine.passed += 1000
-    assert 29 < seconds_between(before, steady(clock)) < 35  # the shortest wait would have ended after 30 seconds
+    assert 29 < seconds_between(before, steady_now(clock)) < 35  # the shortest wait would have ended after 30 seconds
     wake.set()
     await asyncio.gather(*waits)
     machine.passed += 1000  # nothing waits now, so nothing is known to be late
-    assert seconds_between(before, steady(clock)) > 1000
+    assert seconds_between(before, steady_now(clock)) > 1000
 
 
 async def test_a_wait_that_ends_in_time_changes_nothing(machine: Machine) -> None:
     clock, wake = SystemClock(), asyncio.Event()
     waiting = asyncio.create_task(clock.wait(wake, NEVER))
-    await turns(2)
-    machine.passed += LONGEST_WAIT
+    await let_others_run(2)
+    machine.passed += MAX_CLOCK_WAIT_SECONDS
     assert abs(clock.drift()) < 1
     wake.set()
     await waiting

@@ -24,14 +24,16 @@ from antiphon import (
     register_adapter,
 )
 from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError, StoreUnavailable, TooLarge
-from antiphon.hub.directory import Listing
-from antiphon.hub.recent import MOST_BYTES, Recent
-from antiphon.orchestration import lawbook
+from antiphon.hub.feed import MAX_TAIL_BYTES, TailCache
+from antiphon.hub.system_channels import ParticipantRecord
+from antiphon.orchestration import catalogue
 from antiphon.orchestration.adapters import Conversation
 from antiphon.testing import ManualClock
-from tests.hub.gates import AFTER, GatedStore, soon, turns
-from tests.hub.places import InMemory, Team, team
-from tests.hub.troubles import Trouble, TroubledStore
+from tests.support.gated_store import AFTER, GatedStore
+from tests.support.hub_places import InMemory
+from tests.support.hub_team import Team, team
+from tests.support.troubled_store import Trouble, TroubledStore
+from tests.support.waiting import let_others_run, soon
 
 LOST = OutcomeUnknown("the answer was lost")
 AWAY = StoreUnavailable("the disk is full; nothing was recorded")
@@ -72,7 +74,7 @@ async def on_disk(tmp_path: Path) -> AsyncIterator[Team]:
 async def gives_up(work: Awaitable[object]) -> None:
     """Begin something and stop waiting for it while it is being written."""
     working = asyncio.ensure_future(work)
-    await turns(1)
+    await let_others_run(1)
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
@@ -82,7 +84,7 @@ async def test_what_a_sender_said_who_did_not_wait_is_told(on_disk: Team) -> Non
     channel = await on_disk["alice"].open(type="discussion", target="bob")
     listening = on_disk.hub.subscribe(channel.channel_id, participant="bob", after=channel.state.sequence)
     telling = asyncio.ensure_future(anext(aiter(listening)))
-    await turns()
+    await let_others_run()
     await gives_up(channel.send("hello"))
     assert (await soon(telling)).event_data == {"text": "hello"}
     assert channel.state.expected_next_speaker == "bob"
@@ -101,14 +103,14 @@ async def test_a_channel_whose_opener_did_not_wait_expires(on_disk: Team) -> Non
     async with asyncio.timeout(5):
         for status in ("active", "expired"):
             while [row.status for row in await on_disk.hub.channels()] != [status]:
-                await turns(1)
+                await let_others_run(1)
             await on_disk.clock.advance(10)
 
 
 async def test_an_answer_that_is_lost_for_good_is_found_by_repeating_the_call(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     reading = asyncio.ensure_future(heard(here["bob"], 3))
-    await turns()
+    await let_others_run()
     store_of(here).lose("append", LOST, LOST, LOST)
     with pytest.raises(OutcomeUnknown):
         await channel.send("hi", message_id="m1")
@@ -120,7 +122,7 @@ async def test_an_answer_that_is_lost_for_good_is_found_by_repeating_the_call(he
 async def test_an_answer_that_is_lost_for_good_is_told_without_anybody_repeating_it(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     reading = asyncio.ensure_future(heard(here["bob"], 3))
-    await turns()
+    await let_others_run()
     store_of(here).lose("append", LOST, LOST, LOST)
     with pytest.raises(OutcomeUnknown):
         await channel.send("hi")
@@ -152,9 +154,9 @@ async def test_what_still_waits_when_its_sender_leaves_is_not_recorded(clock: Ma
         channel = await here["alice"].open(target="bob")
         store.close_gate(channel.channel_id, AFTER)
         first = asyncio.ensure_future(channel.send("first"))
-        await turns()
+        await let_others_run()
         queued, last = (asyncio.ensure_future(channel.send(text)) for text in ("queued", "last"))
-        await turns()
+        await let_others_run()
         queued.cancel()
         store.let_pass()
         await soon(asyncio.gather(first, last))
@@ -203,7 +205,7 @@ async def test_a_memory_that_cannot_be_kept_stops_nobody(here: Team) -> None:
         await soon(asyncio.gather(*(channel.send(str(number)) for number in range(600))))
         assert len(texts(await here.log(channel))) == 600
     finally:
-        del lawbook._registered["test-secretive"]
+        del catalogue._registered_adapters["test-secretive"]
 
 
 # Inboxes
@@ -257,10 +259,27 @@ async def test_damage_in_one_channel_is_told_and_the_others_are_delivered(tmp_pa
         assert (await (await hub.register("bob")).channel(bad.channel_id)).state.status == "quarantined"
 
 
+async def test_a_channel_is_found_by_its_key_behind_damage_that_it_does_not_need(tmp_path: Path) -> None:
+    path = tmp_path / "team.db"
+    async with Hub.open(f"sqlite:///{path}") as hub:
+        alice, _ = await hub.register("alice"), await hub.register("bob")
+        channel = await alice.open(target="bob", key="k")
+        await asyncio.gather(*(channel.post("test.note", {"number": number}) for number in range(300)))
+        await channel.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE log SET body = '{}' WHERE channel = ? AND seq = 200", (channel.channel_id,))
+    connection.close()
+    async with Hub.open(f"sqlite:///{path}") as hub:
+        alice, _ = await hub.register("alice"), await hub.register("bob")
+        found = await alice.open(target="bob", key="k")
+        assert (found.channel_id, found.state.status) == (channel.channel_id, "closed")
+        assert await hub.channels(status="quarantined") == []
+
+
 async def test_an_inbox_says_when_it_cannot_read(here: Team) -> None:
     channel = await here["alice"].open(target="bob")
     await channel.send("hello")
-    here.hub._desk.channels._live.clear()
+    here.hub.core.channels._live.clear()
     store_of(here).fail("row", AWAY)
     with pytest.raises(StoreUnavailable):
         await heard(here["bob"], 1)
@@ -269,7 +288,7 @@ async def test_an_inbox_says_when_it_cannot_read(here: Team) -> None:
 
 async def test_a_reader_that_is_replaced_ends_at_once(here: Team) -> None:
     old = asyncio.ensure_future(anext(here["bob"].inbox()))
-    await turns()
+    await let_others_run()
     new = asyncio.ensure_future(anext(here["bob"].inbox()))
     with pytest.raises(StopAsyncIteration):
         await soon(old)
@@ -278,12 +297,12 @@ async def test_a_reader_that_is_replaced_ends_at_once(here: Team) -> None:
 
 
 def test_what_is_kept_for_readers_is_bounded_in_bytes() -> None:
-    recent = Recent()
+    recent = TailCache()
     large = [Envelope(event_type=EV_TEXT, event_data={"text": "x" * 20_000}, sequence=place) for place in range(1, 9)]
     recent.add(large)
     assert recent.after(0) == []
     assert recent.after(5) == large[5:]
-    assert recent._size <= MOST_BYTES
+    assert recent._size <= MAX_TAIL_BYTES
 
 
 # Logs that end too early
@@ -346,11 +365,11 @@ async def test_a_channel_of_unknown_rules_keeps_nobody_out(clock: ManualClock) -
     await first.join("alice")
     await first.hub.register("bob", accept=_never)
     opening = asyncio.ensure_future(first["alice"].open(type="test-secretive", target="bob"))
-    await turns()
+    await let_others_run()
     await first.hub.close()
     with pytest.raises(Denied):
         await soon(opening)
-    del lawbook._registered["test-secretive"]
+    del catalogue._registered_adapters["test-secretive"]
     then = await place.hub(clock)
     assert (await then.register("bob")).name == "bob"
     await then.close()
@@ -368,7 +387,7 @@ async def test_an_acceptance_that_could_not_be_recorded_is_recorded_later(here: 
 
     await here.hub.register("guest", accept=accept)
     opening = asyncio.ensure_future(here["alice"].open(target="guest"))
-    await turns()
+    await let_others_run()
     assert not opening.done()
     await here.clock.advance(1)
     assert (await soon(opening)).state.status == "active"
@@ -379,10 +398,10 @@ async def test_a_guest_is_asked_once(here: Team) -> None:
 
     async def accept(invite: Envelope) -> bool:
         asked.append(invite.channel_id)
-        await turns(5)
+        await let_others_run(5)
         return True
 
-    here.hub._desk.directory._known["guest"] = Listing("guest", "service", asks=True)
+    here.hub.core.directory._known["guest"] = ParticipantRecord("guest", "service", asks=True)
     opening = asyncio.ensure_future(here["alice"].open(target="guest"))
     await here.hub.register("guest", accept=accept)
     channel = await soon(opening)

@@ -19,9 +19,9 @@ from antiphon import (
     WindowedSummary,
     visible_to,
 )
-from tests.hub.gates import turns
-from tests.hub.places import Team, team
-from tests.laws.play import run
+from tests.laws.script_player import run
+from tests.support.hub_team import Team, team
+from tests.support.waiting import let_others_run
 
 PEOPLE = ("alice", "bob", "carol", "dave")
 VIEWS = (FullTranscript(), NamedTranscript(), WindowedSummary(2), NamedWindowedSummary(2), WindowedSummary(50))
@@ -94,7 +94,7 @@ def test_a_secret_stays_with_those_it_was_told_to(secrets: list[Secret]) -> None
             channel = await here["alice"].open(type="discussion", target=list(PEOPLE[1:]))
             live: dict[str, list[Envelope]] = {name: [] for name in PEOPLE}
             listening = [asyncio.ensure_future(listen(here, channel, name, live[name])) for name in PEOPLE]
-            await turns()
+            await let_others_run()
             senders: dict[str, str] = {}
             for secret in secrets:
                 speaker = channel.state.expected_next_speaker or "alice"
@@ -124,7 +124,7 @@ def test_changing_a_list_of_names_afterwards_changes_no_audience(names: list[str
             channel = await here["alice"].open(type="discussion", target=list(PEOPLE[1:]))
             live: dict[str, list[Envelope]] = {name: [] for name in PEOPLE}
             listening = [asyncio.ensure_future(listen(here, channel, name, live[name])) for name in PEOPLE]
-            await turns()
+            await let_others_run()
             audience = list(names)
             await channel.send("between us", audience=audience)
             audience[:] = later

@@ -12,11 +12,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from antiphon import Denied, Envelope
-from antiphon.core.codec import MAX_BYTES, MAX_DEPTH, MAX_NODES, Malformed, check_json, copied, decode, encode
-from antiphon.core.draft import check_draft
-from tests.hub.places import team
-from tests.laws.play import run
-from tests.laws.strategies import json_objects, json_values
+from antiphon.core.codec import (
+    MAX_EVENT_BYTES,
+    MAX_JSON_DEPTH,
+    MAX_JSON_VALUES,
+    Malformed,
+    check_json,
+    copy_json,
+    decode_envelope,
+    encode_envelope,
+)
+from antiphon.core.event_data import check_draft
+from tests.laws.script_player import run
+from tests.support.hub_team import team
+from tests.support.json_strategies import json_objects, json_values
 
 
 class Level(IntEnum):
@@ -69,13 +78,13 @@ def same(left: object, right: object) -> bool:
 @given(json_values)
 def test_json_that_is_accepted_reads_back_equal_and_of_the_same_types(value: object) -> None:
     check_json(value)
-    assert same(copied(value), value)
+    assert same(copy_json(value), value)
 
 
 @given(json_objects)
 def test_an_envelope_keeps_its_data(data: dict[str, object]) -> None:
     envelope = Envelope("id", "here", "alice", None, "myapp.thing", data, None, created_at="", sequence=1)
-    assert same(decode(encode(envelope)).event_data, data)
+    assert same(decode_envelope(encode_envelope(envelope)).event_data, data)
 
 
 @given(json_values, strange, st.data())
@@ -102,26 +111,26 @@ def test_a_key_that_is_no_text_is_refused(data: dict[str, object], key: object) 
         check_json({"deep": {key: 1, **data}})
 
 
-@given(st.integers(MAX_DEPTH - 2, MAX_DEPTH + 3), st.booleans())
+@given(st.integers(MAX_JSON_DEPTH - 2, MAX_JSON_DEPTH + 3), st.booleans())
 def test_depth_is_counted_exactly(levels: int, lists: bool) -> None:
     """So many lists or dicts around a value."""
     value: object = 0
     for _ in range(levels):
         value = [value] if lists else {"k": value}
-    if levels <= MAX_DEPTH:
+    if levels <= MAX_JSON_DEPTH:
         check_json(value)
     else:
         with pytest.raises(Malformed, match="deeper than 64"):
             check_json(value)
 
 
-@given(st.integers(MAX_NODES - 3, MAX_NODES + 3), st.integers(1, 50))
+@given(st.integers(MAX_JSON_VALUES - 3, MAX_JSON_VALUES + 3), st.integers(1, 50))
 def test_values_are_counted_exactly(total: int, rows: int) -> None:
     """A list, its rows, and the numbers in them, all counted."""
     rest = total - 1 - rows
     lists: list[list[int]] = [[0] * (rest // rows) for _ in range(rows)]
     lists[0].extend([0] * (rest % rows))
-    if total <= MAX_NODES:
+    if total <= MAX_JSON_VALUES:
         check_json(lists)
     else:
         with pytest.raises(Malformed, match="more than 10000"):
@@ -133,8 +142,8 @@ def test_size_is_counted_in_bytes(piece: str) -> None:
     def draft(text: str) -> Envelope:
         return Envelope(channel_id="here", sender_id="alice", event_type="myapp.note", event_data={"text": text})
 
-    unit = len(encode(draft(piece))) - len(encode(draft("")))
-    most = (MAX_BYTES - len(b'{"text":""}')) // unit
+    unit = len(encode_envelope(draft(piece))) - len(encode_envelope(draft("")))
+    most = (MAX_EVENT_BYTES - len(b'{"text":""}')) // unit
     assert check_draft(draft(piece * most)) is None
     denial = check_draft(draft(piece * (most + 1)))
     assert denial is not None
@@ -160,7 +169,7 @@ def test_what_is_refused_never_gets_in(value: dict[str, object], odd: object, da
 
 @given(st.lists(st.binary(max_size=40), max_size=3))
 def test_a_record_that_is_none_is_malformed_and_nothing_else(pieces: list[bytes]) -> None:
-    good = encode(Envelope("id", "here", "alice", None, "myapp.thing", {"a": [1]}, None))
+    good = encode_envelope(Envelope("id", "here", "alice", None, "myapp.thing", {"a": [1]}, None))
     for record in [b"".join(pieces), good[:-1], good[: len(good) // 2], good + b"}", b"[]", b"null"]:
         with pytest.raises(Malformed):
-            decode(record)
+            decode_envelope(record)

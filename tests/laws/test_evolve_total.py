@@ -16,18 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Envelope
-from antiphon.core.codec import decode, encode
-from antiphon.core.events import Created, Seat
+from antiphon.core.codec import decode_envelope, encode_envelope
+from antiphon.core.creation import opening_batch
+from antiphon.core.event_data import Deny
+from antiphon.core.events import ChannelCreated, Seat
 from antiphon.core.evolve import evolve
-from antiphon.core.guard import Deny
-from antiphon.core.laws import Fold, Laws
-from antiphon.core.opening import opening
+from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State
-from antiphon.core.step import Admitted, pending, step, tick
+from antiphon.core.step import Admitted, pending_turns, step, tick
 from antiphon.core.views import FullTranscript, NamedTranscript, NamedWindowedSummary, WindowedSummary
-from antiphon.orchestration.lawbook import laws_for
-from antiphon.testing.clock import START
-from tests.laws.strategies import envelopes, json_objects, names
+from antiphon.orchestration.catalogue import ruleset_for
+from antiphon.testing.manual_clock import MANUAL_CLOCK_START
+from tests.laws.script_strategies import envelopes, names
+from tests.support.json_strategies import json_objects
 
 KNOBS = {
     "expectations": [
@@ -38,7 +39,7 @@ KNOBS = {
     "writers": {"a": ["alice"]},
     "interjectors": ["carol"],
 }
-LAWS = [laws_for(channel_type, KNOBS) for channel_type in ("conversation", "consulting", "discussion")]
+LAWS = [ruleset_for(channel_type, KNOBS) for channel_type in ("conversation", "consulting", "discussion")]
 
 
 @given(st.lists(envelopes(), max_size=8))
@@ -48,12 +49,12 @@ def test_evolve_takes_any_log(log: list[Envelope]) -> None:
         state = evolve(state, envelope)
         assert state.sequence == envelope.sequence
         assert state.updated_at == envelope.created_at
-        pending(state)
+        pending_turns(state)
 
 
 @given(st.sampled_from(LAWS), st.lists(envelopes(), max_size=8))
-def test_so_does_everything_that_remembers(laws: Laws, log: list[Envelope]) -> None:
-    fold = laws.fold_all(laws.begin("here"), log)
+def test_so_does_everything_that_remembers(ruleset: Ruleset, log: list[Envelope]) -> None:
+    fold = ruleset.fold_all(ruleset.begin("here"), log)
     assert fold.state.sequence == (log[-1].sequence if log else 0)
 
 
@@ -78,7 +79,7 @@ def test_once_ended_nothing_but_the_numbers_moves(log: list[Envelope], cut: int)
 
 @given(envelopes())
 def test_an_envelope_reads_back_equal(envelope: Envelope) -> None:
-    assert decode(encode(envelope)) == envelope
+    assert decode_envelope(encode_envelope(envelope)) == envelope
 
 
 # Purity
@@ -121,46 +122,50 @@ def test_the_seal_holds() -> None:
                 touch()
 
 
-def begun(laws: Laws, channel_type: str) -> Fold:
+def begun(ruleset: Ruleset, channel_type: str) -> Fold:
     numbers = count(1)
-    created = Created(
-        channel_type, "alice", [Seat("alice"), Seat("bob", "human")], KNOBS, laws.adapter.ordered, ttl=3600.0
+    created = ChannelCreated(
+        channel_type, "alice", [Seat("alice"), Seat("bob", "human")], KNOBS, ruleset.adapter.ordered, ttl=3600.0
     )
-    fold = laws.begin("here")
-    return opening(fold, created, {"bob"}, laws=laws, at=START, new_id=lambda: f"id-{next(numbers)}").fold
+    fold = ruleset.begin("here")
+    return opening_batch(
+        fold, created, {"bob"}, ruleset=ruleset, at=MANUAL_CLOCK_START, new_id=lambda: f"id-{next(numbers)}"
+    ).fold
 
 
 @given(st.lists(st.tuples(names, envelopes(), json_objects), max_size=3))
 def test_fold_step_and_decide_touch_nothing(drafts: list[tuple[str, Envelope, dict[str, object]]]) -> None:
     numbers = count(1000)
     with sealed():
-        for laws, channel_type in zip(LAWS, ("conversation", "consulting", "discussion"), strict=True):
-            fold = begun(laws, channel_type)
+        for ruleset, channel_type in zip(LAWS, ("conversation", "consulting", "discussion"), strict=True):
+            fold = begun(ruleset, channel_type)
             for who, envelope, data in drafts:
                 for draft in (
                     Envelope(sender_id=who, event_type="ag2.msg.text", event_data={"text": "so"}),
                     Envelope(sender_id=who, event_type="ag2.context.set", event_data={"set": data}),
                     envelope,
                 ):
-                    outcome = step(fold, draft, laws=laws, at=START, new_id=lambda: f"id-{next(numbers)}")
+                    outcome = step(
+                        fold, draft, ruleset=ruleset, at=MANUAL_CLOCK_START, new_id=lambda: f"id-{next(numbers)}"
+                    )
                     fold = outcome.fold if isinstance(outcome, Admitted) else fold
                     assert isinstance(outcome, Admitted | Deny)
-            laws.due(fold)
-            tick(fold, laws=laws, at="2030-01-01T00:00:00.000000Z", new_id=lambda: f"id-{next(numbers)}")
+            ruleset.due(fold)
+            tick(fold, ruleset=ruleset, at="2030-01-01T00:00:00.000000Z", new_id=lambda: f"id-{next(numbers)}")
 
 
 @given(st.lists(st.tuples(names, st.text("ab", max_size=3)), max_size=8))
 def test_the_same_question_has_the_same_answer(said: list[tuple[str, str]]) -> None:
     """Deciding twice on equal values gives equal values: nothing is kept between two questions."""
-    for laws, channel_type in zip(LAWS, ("conversation", "consulting", "discussion"), strict=True):
-        assert answers(laws, channel_type, said) == answers(laws, channel_type, said)
+    for ruleset, channel_type in zip(LAWS, ("conversation", "consulting", "discussion"), strict=True):
+        assert answers(ruleset, channel_type, said) == answers(ruleset, channel_type, said)
 
 
-def answers(laws: Laws, channel_type: str, said: list[tuple[str, str]]) -> list[Admitted | Deny]:
-    numbers, fold, found = count(1000), begun(laws, channel_type), []
+def answers(ruleset: Ruleset, channel_type: str, said: list[tuple[str, str]]) -> list[Admitted | Deny]:
+    numbers, fold, found = count(1000), begun(ruleset, channel_type), []
     for who, text in said:
         draft = Envelope(sender_id=who, event_type="ag2.msg.text", event_data={"text": text})
-        outcome = step(fold, draft, laws=laws, at=START, new_id=lambda: f"id-{next(numbers)}")
+        outcome = step(fold, draft, ruleset=ruleset, at=MANUAL_CLOCK_START, new_id=lambda: f"id-{next(numbers)}")
         fold = outcome.fold if isinstance(outcome, Admitted) else fold
         found.append(outcome)
     return found

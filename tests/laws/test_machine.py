@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from antiphon import EV_PACKET, EV_TEXT, Denied, Envelope, State
-from antiphon.core.instants import seconds_between
-from antiphon.hub import live
+from antiphon.core.envelope import seconds_between
+from antiphon.hub import channel_log
 from antiphon.testing import ManualClock
-from antiphon.testing.clock import START
-from tests.hub.places import InMemory, OnDisk, Place
-from tests.laws.model import OFF, Room, said_of
-from tests.laws.play import Player, fold, folded
-from tests.laws.strategies import PROOF, audiences, json_values, keys, names, places, words
+from antiphon.testing.manual_clock import MANUAL_CLOCK_START
+from tests.laws.reference_hub import OFF, Room, said_of
+from tests.laws.script_player import Player
+from tests.laws.script_strategies import PROOF, audiences, keys, names, places
+from tests.support.hub_places import InMemory, OnDisk, Place
+from tests.support.inspection import fold_of, folded
+from tests.support.json_strategies import json_values, words
 
 T = TypeVar("T")
 DEPTH = settings(max_examples=500 if PROOF else 50, stateful_step_count=50)
@@ -44,7 +46,7 @@ class HubAndModel(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.clock = ManualClock()
         self.folder = tempfile.mkdtemp()
-        self.distance, live.SNAPSHOT_EVERY = live.SNAPSHOT_EVERY, 5
+        self.distance, channel_log.ENVELOPES_PER_SNAPSHOT = channel_log.ENVELOPES_PER_SNAPSHOT, 5
         self.player = Player(self.place(), self.clock)
         self.rooms: list[Room] = []
 
@@ -56,10 +58,10 @@ class HubAndModel(RuleBasedStateMachine):
 
     @property
     def now(self) -> float:
-        return seconds_between(START, self.clock.now())
+        return seconds_between(MANUAL_CLOCK_START, self.clock.now())
 
     def teardown(self) -> None:
-        live.SNAPSHOT_EVERY = self.distance
+        channel_log.ENVELOPES_PER_SNAPSHOT = self.distance
         self.wait(self.player.close_hub())
         self.runner.close()
         shutil.rmtree(self.folder)
@@ -209,7 +211,7 @@ class HubAndModel(RuleBasedStateMachine):
             log = await player.hub.log(channel_id)
             assert [envelope.sequence for envelope in log] == list(range(1, len(log) + 1))
             assert [said_of(envelope) for envelope in log] == room.log
-            assert folded(log) == await fold(player.hub, channel_id)
+            assert folded(log) == await fold_of(player.hub, channel_id)
             self._compare_states(room, (await player.here[room.people[0]].channel(channel_id)).state)
         for name in ("alice", "hugo"):
             assert await player.here[name].pending() == sum(len(room.unread(name)) for room in self.rooms)

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 
 from antiphon import EV_TEXT, Conflict, Denied, Envelope, Hub
 from antiphon.testing import ManualClock
-from tests.hub.gates import AFTER, BEFORE, GatedStore, turns
-from tests.hub.places import InMemory, KeptStore, Team, team
-from tests.laws.play import fold, folded, run
+from tests.laws.script_player import run
+from tests.support.gated_store import AFTER, BEFORE, GatedStore
+from tests.support.hub_places import InMemory
+from tests.support.hub_team import Team, team
+from tests.support.inspection import fold_of, folded
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run
 
 ROUND = ("alice", "bob", "carol", "dave", "erin")
 
@@ -54,7 +58,7 @@ def test_handles_of_one_speaker_race_for_one_turn(handles: int, gate: str) -> No
             store.close_gate(channel.channel_id, gate)
             held = [await here.held_by("alice", channel) for _ in range(handles)]
             racing = [asyncio.ensure_future(each.send(f"take {n}")) for n, each in enumerate(held)]
-            await turns()
+            await let_others_run()
             assert not any(task.done() for task in racing)
             store.let_pass()
             outcomes = await asyncio.gather(*racing, return_exceptions=True)
@@ -110,7 +114,7 @@ def test_hubs_on_one_store_accept_one_turn_once(hubs: int, order: list[int]) -> 
         for each in here:
             await (await each["alice"].channel(channel.channel_id)).set_context(seen=True)
         log = await here[0].hub.log(channel.channel_id)
-        assert await fold(here[-1].hub, channel.channel_id) == folded(log)
+        assert await fold_of(here[-1].hub, channel.channel_id) == folded(log)
         for each in here:
             await each.hub.close()
 

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from antiphon import Envelope
-from antiphon.core.codec import decode, encode, from_json
-from antiphon.core.laws import SavedFold
+from antiphon.core.codec import decode_envelope, encode_envelope, from_json
+from antiphon.core.ruleset import SavedFold
 from antiphon.core.state import State
-from antiphon.hub import live
+from antiphon.hub import channel_log
 from antiphon.testing import ManualClock
-from tests.hub.places import InMemory
-from tests.laws.play import Player, fold, folded, laws_of, run
-from tests.laws.strategies import Act, Open, envelopes, json_objects, names, scripts
+from tests.laws.script_player import Player, run
+from tests.laws.script_strategies import Act, Open, envelopes, names, scripts
+from tests.support.hub_places import InMemory
+from tests.support.inspection import fold_of, folded, laws_of
+from tests.support.json_strategies import json_objects
 
 
 async def logs_of(player: Player) -> list[list[Envelope]]:
@@ -30,7 +32,7 @@ async def assert_replays(player: Player) -> None:
         assert sorted({envelope.created_at for envelope in log}) == list(
             dict.fromkeys(envelope.created_at for envelope in log)
         )
-        assert folded(log) == await fold(player.hub, channel_id)
+        assert folded(log) == await fold_of(player.hub, channel_id)
 
 
 async def played(script: list[Act]) -> Player:
@@ -55,10 +57,10 @@ def test_the_live_state_is_the_fold_of_the_log(script: list[Act]) -> None:
 def test_a_hub_that_is_opened_again_goes_on_from_the_same_fold(first: list[Act], then: list[Act]) -> None:
     async def check() -> None:
         player = await played(first)
-        before = [await fold(player.hub, channel_id) for channel_id in player.channel_ids]
+        before = [await fold_of(player.hub, channel_id) for channel_id in player.channel_ids]
         await player.reopen()
         await player.hub.hydrate()
-        assert [await fold(player.hub, channel_id) for channel_id in player.channel_ids] == before
+        assert [await fold_of(player.hub, channel_id) for channel_id in player.channel_ids] == before
         await player.play(then)
         await assert_replays(player)
         await player.close_hub()
@@ -81,11 +83,11 @@ def test_snapshots_change_nothing(first: list[Act], then: list[Act], every: int)
         await player.close_hub()
         return player.refusals
 
-    distance, live.SNAPSHOT_EVERY = live.SNAPSHOT_EVERY, every
+    distance, channel_log.ENVELOPES_PER_SNAPSHOT = channel_log.ENVELOPES_PER_SNAPSHOT, every
     try:
         assert run(check(drop=True)) == run(check(drop=False))
     finally:
-        live.SNAPSHOT_EVERY = distance
+        channel_log.ENVELOPES_PER_SNAPSHOT = distance
 
 
 @given(scripts, st.data())
@@ -97,12 +99,12 @@ def test_a_prefix_and_the_rest_are_the_whole(script: list[Act], data: st.DataObj
         return logs
 
     for log in run(check()):
-        laws, cut = laws_of(log), data.draw(st.integers(0, len(log)))
-        half = laws.fold_all(laws.begin(log[0].channel_id), log[:cut])
-        assert laws.fold_all(half, log[cut:]) == folded(log)
-        saved = laws.restore(from_json(laws.save(half), SavedFold))
+        ruleset, cut = laws_of(log), data.draw(st.integers(0, len(log)))
+        half = ruleset.fold_all(ruleset.begin(log[0].channel_id), log[:cut])
+        assert ruleset.fold_all(half, log[cut:]) == folded(log)
+        saved = ruleset.restore(from_json(ruleset.save(half), SavedFold))
         assert saved == half
-        assert laws.fold_all(saved, log[cut:]) == folded(log)
+        assert ruleset.fold_all(saved, log[cut:]) == folded(log)
 
 
 def unnumbered(state: State) -> State:
@@ -139,7 +141,7 @@ def test_what_is_recorded_is_what_is_read(script: list[Act]) -> None:
     async def check() -> None:
         player = await played(script)
         for log in await logs_of(player):
-            assert [decode(encode(envelope)) for envelope in log] == log
+            assert [decode_envelope(encode_envelope(envelope)) for envelope in log] == log
         await player.close_hub()
 
     run(check())
@@ -147,11 +149,11 @@ def test_what_is_recorded_is_what_is_read(script: list[Act]) -> None:
 
 @given(st.lists(envelopes(), max_size=8), st.integers(0, 8))
 def test_even_a_log_of_nonsense_folds_the_same_in_two_parts(log: list[Envelope], cut: int) -> None:
-    laws = laws_of([opening_of()])
-    whole = laws.fold_all(laws.begin("here"), log)
-    half = laws.fold_all(laws.begin("here"), log[:cut])
-    assert laws.fold_all(half, log[cut:]) == whole
-    assert laws.restore(from_json(laws.save(whole), SavedFold)) == whole
+    ruleset = laws_of([opening_of()])
+    whole = ruleset.fold_all(ruleset.begin("here"), log)
+    half = ruleset.fold_all(ruleset.begin("here"), log[:cut])
+    assert ruleset.fold_all(half, log[cut:]) == whole
+    assert ruleset.restore(from_json(ruleset.save(whole), SavedFold)) == whole
 
 
 def opening_of() -> Envelope:

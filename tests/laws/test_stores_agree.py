@@ -9,9 +9,10 @@ from hypothesis import example, given
 
 from antiphon import Envelope
 from antiphon.testing import ManualClock
-from tests.hub.places import InMemory, OnDisk, Place
-from tests.laws.play import Player, fold, folded, run, without_ids
-from tests.laws.strategies import COSTLY, KINDS, Act, Open, Pass, Say, scripts
+from tests.laws.script_player import Player, run, without_ids
+from tests.laws.script_strategies import COSTLY, KINDS, Act, Open, Pass, Say, scripts
+from tests.support.hub_places import InMemory, OnDisk, Place
+from tests.support.inspection import fold_of, folded
 
 Told = tuple[list[list[Envelope]], list[str], dict[str, int], list[tuple[str, str, str]]]
 
@@ -24,7 +25,7 @@ async def told(place: Place, clock: ManualClock, script: list[Act]) -> Told:
     await player.reopen()
     logs = [await player.hub.log(channel_id) for channel_id in player.channel_ids]
     for channel_id, log in zip(player.channel_ids, logs, strict=True):
-        assert folded(log) == await fold(player.hub, channel_id)
+        assert folded(log) == await fold_of(player.hub, channel_id)
     unread = {name: await player.here[name].pending() for name in KINDS}
     rows = {row.channel_id: row for row in await player.hub.channels()}
     listing = [(rows[each].type, rows[each].status, rows[each].close_reason) for each in player.channel_ids]

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon import Priority
-from antiphon.hub.waiting import PATIENCE, Waiting
+from antiphon.hub.admission import MAX_TIMES_OVERTAKEN, PriorityQueue
 
 BACKGROUND, NORMAL, URGENT = Priority.BACKGROUND, Priority.NORMAL, Priority.URGENT
 
@@ -32,7 +32,7 @@ class Draft:
 class Counted:
     """A queue beside a plain list of who waits, in which every overtaking is counted by hand."""
 
-    queue: Waiting[Draft] = field(default_factory=Waiting)
+    queue: PriorityQueue[Draft] = field(default_factory=PriorityQueue)
     waiting: list[Draft] = field(default_factory=list)
     taken: list[Draft] = field(default_factory=list)
     arrivals: int = 0
@@ -57,7 +57,9 @@ class Counted:
         assert all(other.priority != draft.priority for other in earlier), "equals are served in order"
         higher = [other for other in self.waiting if other.priority > draft.priority]
         if higher:
-            assert draft.overtaken >= PATIENCE, "somebody more important waits, and this one was not out of patience"
+            assert draft.overtaken >= MAX_TIMES_OVERTAKEN, (
+                "somebody more important waits, and this one was not out of patience"
+            )
 
 
 def played(moves: list[tuple[str, Priority, int]]) -> Counted:
@@ -77,7 +79,7 @@ def played(moves: list[tuple[str, Priority, int]]) -> Counted:
 @example([("put", BACKGROUND, 1), ("put", NORMAL, 40), ("put", URGENT, 40)])
 def test_nobody_is_overtaken_more_than_64_times(moves: list[tuple[str, Priority, int]]) -> None:
     counted = played(moves)
-    assert max((draft.overtaken for draft in counted.taken), default=0) <= PATIENCE
+    assert max((draft.overtaken for draft in counted.taken), default=0) <= MAX_TIMES_OVERTAKEN
 
 
 @given(moves)
@@ -101,7 +103,7 @@ def test_the_queue_knows_its_length(moves: list[tuple[str, Priority, int]]) -> N
 
 
 def test_higher_goes_first() -> None:
-    queue: Waiting[str] = Waiting()
+    queue: PriorityQueue[str] = PriorityQueue()
     for item, priority in [("b1", BACKGROUND), ("n1", NORMAL), ("u1", URGENT), ("n2", NORMAL), ("u2", URGENT)]:
         queue.put(item, priority)
     assert queue.take(2) == ["u1", "u2"]
@@ -111,7 +113,7 @@ def test_higher_goes_first() -> None:
 
 @pytest.mark.parametrize(("before", "place"), [(63, 63), (64, 64), (65, 64), (200, 64)])
 def test_the_65th_cannot_overtake(before: int, place: int) -> None:
-    queue: Waiting[str] = Waiting()
+    queue: PriorityQueue[str] = PriorityQueue()
     queue.put("patient", BACKGROUND)
     for number in range(before):
         queue.put(f"u{number}", URGENT)

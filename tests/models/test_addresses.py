@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from antiphon import Agent, AnthropicModel, OpenAIModel, UsageError
-from antiphon.models.naming import named_model
+from antiphon.models.model_names import named_model
 from tests.models.protocols import KEY
 
 KINDS = {"openai": OpenAIModel, "anthropic": AnthropicModel}
@@ -161,5 +161,5 @@ def test_names_that_are_none(name: str, words: str) -> None:
 def test_other_providers_go_over_the_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
     from antiphon.models import bridge
 
-    monkeypatch.setattr(bridge, "bridged", lambda name: ("bridged", name))
+    monkeypatch.setattr(bridge, "BridgedModel", lambda name: ("bridged", name))
     assert named_model("google:gemini-3-flash") == ("bridged", "google:gemini-3-flash")

@@ -21,11 +21,11 @@ from antiphon import (
     Usage,
     UsageError,
 )
-from antiphon.agents.arguments import EMPTY
-from antiphon.models import asking
-from antiphon.models.anthropic import GO_ON, YOU_BEGIN
+from antiphon.agents.call_results import EMPTY_ARGUMENTS
+from antiphon.models import provider_client
+from antiphon.models.anthropic import CONTINUE_TEXT, SPEAK_FIRST_TEXT
+from tests.models.model_servers import plain, serving, streamed
 from tests.models.protocols import HELLO, PROTOCOLS, AnthropicWording, OpenAIWording, ask, event
-from tests.models.servers import plain, serving, streamed
 
 Wording = OpenAIWording | AnthropicWording
 HI = Request("Be brief.", [Message("user", "Hi.")])
@@ -106,7 +106,7 @@ DONE = b"data: [DONE]\n\n"
                 delta(tool_calls=[{"index": 1, "function": {"name": "f", "arguments": None}}]),
                 delta("tool_calls"),
             ],
-            Reply("", (Call("f", {"a": 1}, "call_1"), Call("f", {}, "call_2", EMPTY))),
+            Reply("", (Call("f", {"a": 1}, "call_1"), Call("f", {}, "call_2", EMPTY_ARGUMENTS))),
         ),
         (
             [
@@ -129,7 +129,10 @@ async def test_streams_of_other_servers(chunks: list[object], reply: Reply) -> N
         (message(content="a", reasoning="Hmm."), Reply("a")),
         (message(content=[{"type": "thinking", "thinking": []}, {"type": "text", "text": "b"}]), Reply("b")),
         (message(content=None, refusal="I won't."), Reply("I won't.")),
-        (message(content="", tool_calls=[{"function": {"name": "f"}}]), Reply("", (Call("f", {}, "call_1", EMPTY),))),
+        (
+            message(content="", tool_calls=[{"function": {"name": "f"}}]),
+            Reply("", (Call("f", {}, "call_1", EMPTY_ARGUMENTS),)),
+        ),
         (
             message(tool_calls=[{"id": "", "function": {"name": "f", "arguments": {"a": 1}}}] * 2),
             Reply("", (Call("f", {"a": 1}, "call_1"), Call("f", {"a": 1}, "call_2"))),
@@ -255,10 +258,16 @@ def said(role: str, *texts: str) -> dict:
 @pytest.mark.parametrize(
     ("history", "messages"),
     [
-        ([], [said("user", YOU_BEGIN)]),
+        ([], [said("user", SPEAK_FIRST_TEXT)]),
         ([("user", "a"), ("user", " "), ("user", "b")], [said("user", "a", "b")]),
-        ([("assistant", "a"), ("user", "b")], [said("user", YOU_BEGIN), said("assistant", "a"), said("user", "b")]),
-        ([("user", "a"), ("assistant", "b ")], [said("user", "a"), said("assistant", "b "), said("user", GO_ON)]),
+        (
+            [("assistant", "a"), ("user", "b")],
+            [said("user", SPEAK_FIRST_TEXT), said("assistant", "a"), said("user", "b")],
+        ),
+        (
+            [("user", "a"), ("assistant", "b ")],
+            [said("user", "a"), said("assistant", "b "), said("user", CONTINUE_TEXT)],
+        ),
     ],
 )
 async def test_the_two_sides_take_turns(history: list[tuple[str, str]], messages: list[dict]) -> None:
@@ -344,13 +353,16 @@ async def test_what_an_answer_costs(
 
 @each_protocol
 async def test_at_home_the_usual_price_holds(protocol: Wording, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "usual_price", lambda provider, name, usage: len(provider) + usage.output_tokens)
+    monkeypatch.setattr(
+        provider_client, "usual_price", lambda provider, name, usage: len(provider) + usage.output_tokens
+    )
     async with serving(plain(protocol.whole(HELLO))) as server:
         model = protocol.model(server.url)
         assert (await model(HI)).usage.cost is None
-        endpoint = model._asking.endpoint
+        endpoint = model._endpoint
         at_home = replace(endpoint, provider=replace(endpoint.provider, home=endpoint.base_url))
-        reply = await replace(model._asking, endpoint=at_home).answer(HI)
+        object.__setattr__(model, "_endpoint", at_home)
+        reply = await model(HI)
         assert reply.usage.cost == len(protocol.name) + HELLO.usage.output_tokens
         await model.close()
 

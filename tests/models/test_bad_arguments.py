@@ -10,12 +10,12 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
 from antiphon import Agent, BridgedModel, Hub, Reply, Request, ScriptedModel, ToolResponseEvent, calls, tool
-from antiphon.agents.arguments import written_call
-from antiphon.agents.calling import BadArguments, bound_call
-from antiphon.agents.messages import Call, Model
-from antiphon.runtime.events import AgentEvent
+from antiphon.agents.call_results import Call, parse_call
+from antiphon.agents.messages import Model
+from antiphon.agents.tool import BadArguments, bind_call
+from antiphon.runtime.turn_events import AgentEvent
+from tests.models.model_servers import Server, plain, serving, streamed
 from tests.models.protocols import AnthropicWording, OpenAIWording, Speech
-from tests.models.servers import Server, plain, serving, streamed
 
 GOOD = '{"a": 1, "b": 2}'
 DONE = Speech(("Done.",))
@@ -298,10 +298,10 @@ async def test_empty_arguments_are_none_for_a_tool_without_parameters(
     ],
 )
 async def test_arguments_that_no_log_can_keep(written: str, why: str) -> None:
-    call = written_call("add", written)
+    call = parse_call("add", written)
     assert call.args == {}
     with pytest.raises(BadArguments, match=why):
-        bound_call(add, call)
+        bind_call(add, call)
     script = [[calls("add", written), calls("add", {"a": 1, "b": 2})], "Done."]  # type: ignore[arg-type]
     check(await heard(ScriptedModel(script), stream=False), why)
 

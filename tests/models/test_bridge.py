@@ -36,10 +36,10 @@ from antiphon import (
     ReplyMalformed,
     UsageError,
 )
-from antiphon.agents.messages import Answered, Asked, Call, Closes, Forewarns, Objected, Reply, Request, ToolSpec, Usage
+from antiphon.agents.call_results import Call, Reply, Usage
+from antiphon.agents.messages import Answered, Asked, ChecksConfig, Closes, Objected, Request, ToolSpec
 from antiphon.core.views import Message
-from antiphon.models.bridge import bridged
-from antiphon.models.bridge_messages import failure_of, messages_of
+from antiphon.models.bridge_messages import model_failure_of, pydantic_messages_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 LOOK = ToolSpec("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}})
@@ -107,7 +107,7 @@ def test_a_request_is_sent_as_it_is() -> None:
         Asked("Paris", ()),
         Objected("It should be JSON."),
     )
-    assert untimed(messages_of(Request("Be kind.", history, exchange))) == [
+    assert untimed(pydantic_messages_of(Request("Be kind.", history, exchange))) == [
         ("request", [("SystemPromptPart", "Be kind."), ("UserPromptPart", "Hi."), ("UserPromptPart", "There?")]),
         ("response", [("TextPart", "Yes.")]),
         ("request", [("UserPromptPart", "Look!")]),
@@ -131,13 +131,15 @@ def test_a_request_is_sent_as_it_is() -> None:
         ("response", [("TextPart", "Paris")]),
         ("request", [("UserPromptPart", "It should be JSON.")]),
     ]
-    assert untimed(messages_of(Request("", [Message("user", "Hi.")]))) == [("request", [("UserPromptPart", "Hi.")])]
+    assert untimed(pydantic_messages_of(Request("", [Message("user", "Hi.")]))) == [
+        ("request", [("UserPromptPart", "Hi.")])
+    ]
 
 
 def test_calls_of_another_model_that_gave_no_ids_are_told_apart() -> None:
     twice = Call("look", {"at": "far"})
     exchange = (Asked("", (twice, twice)), Answered(twice, "a hill"), Answered(twice, "a light"))
-    assert untimed(messages_of(Request("", [], exchange))) == [
+    assert untimed(pydantic_messages_of(Request("", [], exchange))) == [
         ("response", [("ToolCallPart", "look", {"at": "far"}, f"call_{number}") for number in (1, 2)]),
         (
             "request",
@@ -306,7 +308,7 @@ async def test_when_all_of_several_models_fail_the_failure_that_may_pass_is_told
 async def test_what_is_not_known_is_raised_as_it_came() -> None:
     with pytest.raises(ZeroDivisionError):
         await raising(ZeroDivisionError())(ASK)
-    assert failure_of(ZeroDivisionError(), "given") is None
+    assert model_failure_of(ZeroDivisionError(), "given") is None
 
 
 # Names and keys
@@ -353,14 +355,14 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_key")
 async def test_an_agent_is_declared_without_a_key_and_registered_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = bridged("deepseek:deepseek-chat")
+    model = BridgedModel("deepseek:deepseek-chat")
     assert (model.provider, model.name) == ("deepseek", "deepseek-chat")
     agent = Agent("ada", model=model)
-    assert agent == Agent("ada", model=bridged("deepseek:deepseek-chat"))
+    assert agent == Agent("ada", model=BridgedModel("deepseek:deepseek-chat"))
     assert agent == Agent("ada", model="deepseek:deepseek-chat")
-    assert agent != Agent("ada", model=bridged("deepseek:deepseek-reasoner"))
+    assert agent != Agent("ada", model=BridgedModel("deepseek:deepseek-reasoner"))
     assert agent != Agent("ada", model=BridgedModel("deepseek:deepseek-chat", temperature=1.0))
-    assert isinstance(model, Forewarns)
+    assert isinstance(model, ChecksConfig)
     assert isinstance(model, Closes)
     for ask in (model(ASK), whole(model)):
         with pytest.raises(UsageError, match="deepseek:deepseek-chat cannot be asked: Set the `DEEPSEEK_API_KEY`"):
@@ -375,7 +377,7 @@ async def test_an_agent_is_declared_without_a_key_and_registered_with_one(monkey
 @pytest.mark.usefixtures("no_key")
 def test_no_advertisement_for_other_software() -> None:
     with pytest.raises(UsageError) as refused:
-        bridged("openai-chat:gpt-5-mini").check()
+        BridgedModel("openai-chat:gpt-5-mini").check()
     assert str(refused.value).endswith("to use the OpenAI provider.")
 
 
@@ -384,15 +386,15 @@ def test_models_are_equal_if_what_they_were_given_is() -> None:
     assert BridgedModel(function) == BridgedModel(function)
     assert hash(BridgedModel(function)) == hash(BridgedModel(function))
     assert BridgedModel(function) != BridgedModel(TestModel(custom_output_text="x"))
-    assert repr(bridged("deepseek:deepseek-chat")) == "BridgedModel('deepseek:deepseek-chat')"
+    assert repr(BridgedModel("deepseek:deepseek-chat")) == "BridgedModel('deepseek:deepseek-chat')"
     assert (BridgedModel(function).provider, BridgedModel(function).name) == ("test", "test")
 
 
 def test_without_the_package_a_sentence_says_what_to_install() -> None:
     script = (
-        "import sys, antiphon; from antiphon.models.bridge import bridged; "
+        "import sys, antiphon; from antiphon.models.bridge import BridgedModel; "
         "assert not {'pydantic', 'pydantic_ai', 'openai'} & sys.modules.keys(); "
-        "sys.modules['pydantic_ai'] = None; bridged('mistral:large')"
+        "sys.modules['pydantic_ai'] = None; BridgedModel('mistral:large')"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "UsageError: 'mistral:large' needs pip install 'antiphon[models]'" in ended.stderr

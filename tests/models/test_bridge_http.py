@@ -29,7 +29,8 @@ from antiphon import (
     price_table,
     tool,
 )
-from antiphon.agents.messages import Answered, Asked, Request, Usage
+from antiphon.agents.call_results import Usage
+from antiphon.agents.messages import Answered, Asked, Request
 from tests.models.test_bridge import ASK, FAR, LOOK, NEAR, whole
 
 

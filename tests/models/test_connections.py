@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from antiphon import Message, Request
-from antiphon.models import wire
-from antiphon.models.pool import CONNECT_SECONDS, Pool
+from antiphon.models import provider_http
+from antiphon.models.provider_http import CONNECT_SECONDS, ClientPool
+from tests.models.model_servers import Held, plain, serving, streamed
 from tests.models.protocols import HELLO, PROTOCOLS, AnthropicWording, OpenAIWording, ask
-from tests.models.servers import Held, plain, serving, streamed
 
 Wording = OpenAIWording | AnthropicWording
 HI = Request("", [Message("user", "Hi.")])
@@ -72,7 +72,7 @@ async def test_who_stops_listening_leaves(protocol: Wording) -> None:
 
 @each_protocol
 async def test_a_stream_that_has_said_all_is_not_waited_for(protocol: Wording, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "LINGERING", 0.01)
+    monkeypatch.setattr(provider_http, "STREAM_END_SECONDS", 0.01)
     async with serving(streamed(protocol.events(HELLO), linger=True)) as server:
         model = protocol.model(server.url)
         assert (await ask(model, HI, stream=True))[1] == HELLO.reply
@@ -81,7 +81,7 @@ async def test_a_stream_that_has_said_all_is_not_waited_for(protocol: Wording, m
 
 
 async def test_nothing_is_sent_twice_and_nothing_followed() -> None:
-    pool = Pool()
+    pool = ClientPool()
     for is_local in (True, False):
         async with pool.client(is_local=is_local) as client:
             assert client._transport._pool._retries == 0
@@ -108,7 +108,7 @@ def test_each_event_loop_has_its_own(protocol: Wording) -> None:
 
     async def once() -> int:
         async with serving(plain(protocol.whole(HELLO))) as server:
-            async with model._asking.pool.client(is_local=True) as client:
+            async with model._pool.client(is_local=True) as client:
                 response = await client.post(server.url, content=b"{}")
             await model.close()
             await server.until(lambda: not server.open)

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from antiphon import Answered, Asked, Call, Message, Objected, Reply, Request, ToolSpec, Usage
+from tests.models.model_servers import plain, serving, streamed
 from tests.models.protocols import HELLO, KEY, NAME, PROTOCOLS, TWO_CALLS, AnthropicWording, OpenAIWording, Speech, ask
-from tests.models.servers import plain, serving, streamed
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = ToolSpec("weather", "How it is outside.", CITY)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Usage, UsageError, price_table
-from antiphon.models.prices import usual_price, warm
+from antiphon.models.prices import load_usual_prices, usual_price
 
 TABLE = price_table({"plain": (0.25, 2.0), "cached": (3, 15, 0.3, 3.75), "read": (1.0, 2.0, 0.1), "free": (0, 0)})
 
@@ -137,13 +137,13 @@ def test_counts_that_contradict_each_other_have_no_usual_price() -> None:
 
 
 def test_nothing_is_loaded_before_it_is_asked_for_and_nothing_is_fetched() -> None:
-    warm()
+    load_usual_prices()
     from genai_prices.data_snapshot import get_snapshot
 
     assert not get_snapshot().from_auto_update
     script = (
-        "import sys, threading; from antiphon.models.prices import price_table, usual_price, warm; "
-        "assert 'genai_prices' not in sys.modules; warm(); assert 'genai_prices.data' in sys.modules; "
+        "import sys, threading; from antiphon.models.prices import price_table, usual_price, load_usual_prices; "
+        "assert 'genai_prices' not in sys.modules; load_usual_prices(); assert 'genai_prices.data' in sys.modules; "
         "assert threading.active_count() == 1"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
@@ -152,4 +152,4 @@ def test_nothing_is_loaded_before_it_is_asked_for_and_nothing_is_fetched() -> No
 def test_without_the_package_nothing_has_a_usual_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert usual_price("openai", "gpt-5-mini", Usage(10, 10)) is None
-    warm()
+    load_usual_prices()

@@ -7,8 +7,8 @@ import pytest
 
 from antiphon import Agent, Call, Hub, Limits, TokenEvent, TurnFailed, Usage, UsageError, tool
 from antiphon.models.prices import price_table
+from tests.models.model_servers import Held, hang_up, plain, serving, streamed
 from tests.models.protocols import KEY, NAME, PROTOCOLS, AnthropicWording, OpenAIWording, Speech
-from tests.models.servers import Held, hang_up, plain, serving, streamed
 
 Wording = OpenAIWording | AnthropicWording
 pytestmark = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)

@@ -7,37 +7,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
-from antiphon.models.sse import Event, Events, Overlong
+from antiphon.models.provider_http import OverlongEvent, SseDecoder, SseEvent
 
 
-def events(*chunks: bytes, largest: int = 1000) -> list[Event]:
-    reader = Events(largest)
+def events(*chunks: bytes, largest: int = 1000) -> list[SseEvent]:
+    reader = SseDecoder(largest)
     return [event for chunk in chunks for event in reader.feed(chunk)]
 
 
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        (b"data: a\n\n", [Event(b"", b"a")]),
-        (b"data:a\n\n", [Event(b"", b"a")]),
-        (b"data:  a\n\n", [Event(b"", b" a")]),
-        (b"data: a\r\n\r\n", [Event(b"", b"a")]),
-        (b"data: a\r\rdata: b\n\n", [Event(b"", b"a"), Event(b"", b"b")]),
-        (b"data: a\ndata: b\n\n", [Event(b"", b"a\nb")]),
-        (b"data: a\r\ndata: b\r\n\r\n", [Event(b"", b"a\nb")]),
-        (b"event: x\r\ndata: a\rdata: b\r\r", [Event(b"x", b"a\nb")]),
-        (b"data\n\n", [Event(b"", b"")]),
-        (b"event: ping\ndata: {}\n\ndata: x\n\n", [Event(b"ping", b"{}"), Event(b"", b"x")]),
-        (b": a comment\n\n:\ndata: a\nid: 7\nretry: 9\nnonsense\n\n", [Event(b"", b"a")]),
+        (b"data: a\n\n", [SseEvent(b"", b"a")]),
+        (b"data:a\n\n", [SseEvent(b"", b"a")]),
+        (b"data:  a\n\n", [SseEvent(b"", b" a")]),
+        (b"data: a\r\n\r\n", [SseEvent(b"", b"a")]),
+        (b"data: a\r\rdata: b\n\n", [SseEvent(b"", b"a"), SseEvent(b"", b"b")]),
+        (b"data: a\ndata: b\n\n", [SseEvent(b"", b"a\nb")]),
+        (b"data: a\r\ndata: b\r\n\r\n", [SseEvent(b"", b"a\nb")]),
+        (b"event: x\r\ndata: a\rdata: b\r\r", [SseEvent(b"x", b"a\nb")]),
+        (b"data\n\n", [SseEvent(b"", b"")]),
+        (b"event: ping\ndata: {}\n\ndata: x\n\n", [SseEvent(b"ping", b"{}"), SseEvent(b"", b"x")]),
+        (b": a comment\n\n:\ndata: a\nid: 7\nretry: 9\nnonsense\n\n", [SseEvent(b"", b"a")]),
         (b"event: nothing\n\n", []),
-        (b"\xef\xbb\xbfdata: a\n\n", [Event(b"", b"a")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [SseEvent(b"", b"a")]),
         (b"data: a\n", []),
         (b"data: a", []),
-        ("data: Zürich 🦉\n\n".encode(), [Event(b"", "Zürich 🦉".encode())]),
+        ("data: Zürich 🦉\n\n".encode(), [SseEvent(b"", "Zürich 🦉".encode())]),
         (b"", []),
     ],
 )
-def test_reads(stream: bytes, expected: list[Event]) -> None:
+def test_reads(stream: bytes, expected: list[SseEvent]) -> None:
     assert events(stream) == expected
     assert events(*(stream[at : at + 1] for at in range(len(stream)))) == expected
 
@@ -75,6 +75,6 @@ def test_agrees_with_another_reader(stream: bytes) -> None:
     [b"data: " + b"a" * 100, b"data: " + b"a" * 100 + b"\n\n", b"data: aaaaaaaaaa\n" * 10, b":" + b"a" * 100 + b"\n"],
 )
 def test_what_is_too_large_is_not_kept(stream: bytes) -> None:
-    with pytest.raises(Overlong, match="more than 50 bytes"):
+    with pytest.raises(OverlongEvent, match="more than 50 bytes"):
         events(stream, largest=50)
-    assert events(b"data: aaaaaaaaaa\n\n" * 100, largest=50) == [Event(b"", b"a" * 10)] * 100
+    assert events(b"data: aaaaaaaaaa\n\n" * 100, largest=50) == [SseEvent(b"", b"a" * 10)] * 100

@@ -11,12 +11,12 @@ from pydantic_ai.models.anthropic import AnthropicModel as BridgedAnthropic
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from antiphon import Agent, AnthropicModel, BridgedModel, Hub, TurnFailed, Usage, tool
-from antiphon.agents.messages import Reply
-from antiphon.agents.thinking import MAX_THINKING, Thinking, thinking_in, with_thinking
+from antiphon.agents.call_results import Reply, Thinking
+from antiphon.agents.messages import MAX_THINKING_BYTES, interleave_thinking, thinking_in
 from antiphon.core.codec import as_type
-from tests.engines.crashes import crashes
+from tests.models.model_servers import Answer, Held, plain, serving, streamed
 from tests.models.protocols import NAME, AnthropicWording, Speech
-from tests.models.servers import Answer, Held, plain, serving, streamed
+from tests.support.crashing_hubs import crashes
 
 WORDING = AnthropicWording()
 SECRET = "the customer is poor"
@@ -151,9 +151,9 @@ async def test_it_is_not_kept_of_an_answer() -> None:
 
 
 async def test_more_than_a_journal_keeps_is_an_error_that_says_so() -> None:
-    huge = thinking(1, "x" * MAX_THINKING)
+    huge = thinking(1, "x" * MAX_THINKING_BYTES)
     async with serving(whole([huge, use(1)])) as server, Hub.open("memory:") as hub:
-        with pytest.raises(TurnFailed, match=f"the limit is {MAX_THINKING}: give the model a smaller budget"):
+        with pytest.raises(TurnFailed, match=f"the limit is {MAX_THINKING_BYTES}: give the model a smaller budget"):
             await Agent("adder", model=WORDING.model(server.url), tools=[add]).invoke("Hi.", hub=hub)
 
 
@@ -174,7 +174,7 @@ def test_the_places_are_kept(kinds: list[str]) -> None:
     if not isinstance(found, Thinking):
         assert not calls or "thinking" not in kinds
         return
-    parts = [part for part in with_thinking(found, words, calls) if part]
+    parts = [part for part in interleave_thinking(found, words, calls) if part]
     assert "".join(part for part in parts if isinstance(part, str) and part.startswith("<")) == words
     assert [part for part in parts if part in calls] == calls
     thoughts = [block for block in blocks if block["type"] == "thinking"]

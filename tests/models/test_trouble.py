@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon import Message, ModelRefused, ModelUnavailable, ReplyMalformed, Request
-from antiphon.models import wire
-from antiphon.models.faults import LONGEST
+from antiphon.models import provider_http
+from antiphon.models.provider_errors import MAX_QUOTED_CHARS
+from tests.models.model_servers import Answer, Held, Server, cut_body, endless, hang_up, plain, serving, streamed
 from tests.models.protocols import HELLO, KEY, NAME, PROTOCOLS, TWO_CALLS, AnthropicWording, OpenAIWording, ask, event
-from tests.models.servers import Answer, Held, Server, cut_body, endless, hang_up, plain, serving, streamed
 
 Wording = OpenAIWording | AnthropicWording
 HI = Request("Be brief.", [Message("user", "Hi.")])
@@ -218,7 +218,7 @@ async def test_an_event_without_the_right_shape(protocol: Wording, stream: bool,
 
 
 async def test_an_answer_that_is_too_large(protocol: Wording, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "LARGEST", 20_000)
+    monkeypatch.setattr(provider_http, "MAX_ANSWER_BYTES", 20_000)
     long = protocol.events(HELLO)[0] + b": comment\n\n" * 5000
     async with serving(streamed([long]) if stream else plain({"padding": "x" * 30_000})) as server:
         error = await failure(protocol, server, stream=stream)
@@ -302,7 +302,7 @@ async def test_a_call_that_is_cut_off_or_no_call(protocol: Wording, stream: bool
 
 @pytest.mark.parametrize("kept", [8, 11, len(KEY) - 1])
 async def test_no_key_is_cut_short_and_shown(protocol: Wording, stream: bool, kept: int) -> None:
-    before = "x" * (LONGEST - kept)
+    before = "x" * (MAX_QUOTED_CHARS - kept)
     async with serving(plain(protocol.error("x", f"{before}{KEY} is no key."), 400)) as server:
         error = await failure(protocol, server, stream=stream)
         assert str(error).endswith(f"refused the request (400): {before}***…")

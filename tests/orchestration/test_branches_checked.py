@@ -15,7 +15,7 @@ from antiphon import (
     Transition,
     TransitionGraph,
 )
-from antiphon.orchestration.wording import as_words
+from antiphon.orchestration.rendering import describe_condition
 
 PEOPLE = ["ann", "ada", "ben"]
 ASK = Transition(FromSpeaker("ann"), AgentsTarget(["ada", "ben"]))
@@ -85,7 +85,8 @@ def test_order_of_answers_does_not_matter_because_of_failures() -> None:
 
 def test_words_and_drawing() -> None:
     assert (
-        as_words(Once(BranchFailed()) & ~BranchFailed("ada")) == "once a branch failed and not the branch of ada failed"
+        describe_condition(Once(BranchFailed()) & ~BranchFailed("ada"))
+        == "once a branch failed and not the branch of ada failed"
     )
     drawn = TransitionGraph(
         "ann", [ASK, Transition(BranchFailed(), AgentTarget("ann"))], TerminateTarget("x")

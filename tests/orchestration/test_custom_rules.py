@@ -7,9 +7,9 @@ import json
 import pytest
 
 from antiphon import AllOf, Not, Once, RulesInvalid, StayTarget, TerminateTarget, Transition, TransitionGraph
-from antiphon.orchestration.wording import as_words, told_target
-from tests.orchestration.custom import Moody, Somewhere, Wrapping
-from tests.orchestration.faults import ABC, END, by, has, table, to
+from antiphon.orchestration.rendering import describe_condition, describe_target
+from tests.orchestration.custom_parts import Moody, Somewhere, Wrapping
+from tests.orchestration.planted_faults import ABC, END, by, has, table, to
 
 GLAD, SAD = Moody("glad"), Moody("sad")
 
@@ -28,13 +28,13 @@ def codes(graph: TransitionGraph, people: tuple[str, ...] = ABC) -> list[str]:
         table("ann", (AllOf([by("ann"), Once(GLAD)]), to("ben")), (by("ann"), to("cleo"))),
         table("ann", (by("ann") & Wrapping(has("k", 1), []), to("ben")), (by("ann"), to("cleo"))),
     ],
-    ids=lambda graph: as_words(graph.transitions[0].when),
+    ids=lambda graph: describe_condition(graph.transitions[0].when),
 )
 def test_a_condition_may_hold_or_not(graph: TransitionGraph) -> None:
     assert codes(graph) == []
 
 
-@pytest.mark.parametrize("condition", [GLAD & Not(GLAD), by("ann") & GLAD & Not(Moody("glad"))], ids=as_words)
+@pytest.mark.parametrize("condition", [GLAD & Not(GLAD), by("ann") & GLAD & Not(Moody("glad"))], ids=describe_condition)
 def test_equal_conditions_say_the_same(condition: AllOf) -> None:
     assert codes(table("ann", (condition, to("ben"))), ("ann", "ben")) == ["dead_rule", "unreachable_participant"]
 
@@ -105,8 +105,8 @@ def test_they_are_read_back() -> None:
 
 
 def test_they_are_told_and_drawn_as_they_are_written() -> None:
-    assert as_words(by("ann") & GLAD) == "from ann and Moody(mood='glad')"
-    assert told_target(Somewhere("why")) == "Somewhere(why='why')"
+    assert describe_condition(by("ann") & GLAD) == "from ann and Moody(mood='glad')"
+    assert describe_target(Somewhere("why")) == "Somewhere(why='why')"
     drawing = table("ann", (GLAD, Somewhere("why"))).to_mermaid()
     assert "Moody(mood='glad')" in drawing
     assert "Somewhere(why='why')" in drawing

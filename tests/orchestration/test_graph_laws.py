@@ -30,12 +30,11 @@ from antiphon import (
     TransitionGraph,
     Wait,
 )
-from antiphon.core.codec import check_json, same
-from antiphon.core.conditions import TransitionCondition, leaves, speakers_of
+from antiphon.core.codec import check_json, same_json
+from antiphon.core.conditions import TransitionCondition, leaf_conditions, required_speakers
 from antiphon.core.targets import TransitionTarget
-from antiphon.orchestration.table import Table
-from tests.laws.strategies import json_values
-from tests.orchestration.strategies import (
+from antiphon.orchestration.rule_table import RuleTable
+from tests.orchestration.graph_strategies import (
     PEOPLE,
     conditions_about,
     graphs,
@@ -44,6 +43,7 @@ from tests.orchestration.strategies import (
     strange_graphs,
     values,
 )
+from tests.support.json_strategies import json_values
 
 ENTITIES = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "|": "#124;", "\\": "#92;", "`": "#96;", "\n": " "}
 
@@ -59,7 +59,7 @@ def test_a_graph_reads_back_as_it_was(graph: TransitionGraph) -> None:
     for form in (data, text, text.encode(), json.loads(text)):
         read = TransitionGraph.loads(form)
         assert read == graph
-        assert same(read.to_dict(), data)
+        assert same_json(read.to_dict(), data)
 
 
 @given(strange_graphs)
@@ -206,7 +206,7 @@ def test_a_condition_holds_as_it_reads(condition: TransitionCondition, said: tup
 @settings(max_examples=settings.default.max_examples * 2)
 @given(graphs, st.booleans(), st.data())
 def test_a_table_decides_as_it_reads(graph: TransitionGraph, default: bool, data: st.DataObject) -> None:
-    table = Table(graph)
+    table = RuleTable(graph)
     for _ in range(4):
         state, envelope = data.draw(situations(len(graph.transitions)))
         decision = table.decide(state, envelope, default=default)
@@ -237,8 +237,8 @@ def drawn_in(graph: TransitionGraph) -> set[str]:
     """Everybody whose word or turn matters to a rule."""
     found = {graph.initial_speaker, *(name for target in targets_of(graph) for name in named_by(target))}
     for rule in graph.transitions:
-        speakers = speakers_of(rule.when)
-        names = {leaf.agent_id for leaf in leaves(rule.when) if isinstance(leaf, FromSpeaker)}
+        speakers = required_speakers(rule.when)
+        names = {leaf.agent_id for leaf in leaf_conditions(rule.when) if isinstance(leaf, FromSpeaker)}
         found |= speakers or names
     return found
 

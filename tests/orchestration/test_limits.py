@@ -23,8 +23,8 @@ from antiphon import (
     TransitionGraph,
 )
 from antiphon.core.conditions import TransitionCondition
-from antiphon.orchestration.lawbook import laws_for
-from tests.orchestration.faults import by, has, table, to
+from antiphon.orchestration.catalogue import ruleset_for
+from tests.orchestration.planted_faults import by, has, table, to
 
 END = TerminateTarget("done")
 ALWAYS = {"name": "always", "args": {}}
@@ -37,7 +37,7 @@ def of(rules: int) -> TransitionGraph:
 def test_a_thousand_rules_are_read_back_and_asked() -> None:
     graph = of(1000)
     assert TransitionGraph.loads(json.dumps(graph.to_dict())) == graph
-    laws_for("workflow", {"graph": graph.to_dict()})
+    ruleset_for("workflow", {"graph": graph.to_dict()})
     assert graph.to_mermaid().count("-->") == 1002
 
 

@@ -16,12 +16,12 @@ from antiphon import (
     ToolCalled,
     TransitionGraph,
 )
-from antiphon.core.events import Created, Seat
-from antiphon.core.opening import findings_on
-from antiphon.core.rules import Seating
-from antiphon.orchestration.checking import check_seated
-from antiphon.orchestration.lawbook import laws_for
-from tests.orchestration.faults import ABC, END, HIGH, LOW, Case, by, has, table, to
+from antiphon.core.creation import adapter_findings
+from antiphon.core.events import ChannelCreated, Seat
+from antiphon.core.ruleset import ChannelRoster
+from antiphon.orchestration.catalogue import ruleset_for
+from antiphon.orchestration.graph_checks import find_graph_faults
+from tests.orchestration.planted_faults import ABC, END, HIGH, LOW, Case, by, has, table, to
 
 PAIR = ("ann", "ben")
 GOOD = TerminateTarget("good")
@@ -127,8 +127,8 @@ def test_a_second_rule_for_a_word_that_is_put_in_is_dead_because_of_the_first() 
 
 
 def seated(graph: TransitionGraph, **known: object) -> list[Finding]:
-    seating = Seating({"ann": "agent", "ben": "agent"}, **known)  # type: ignore[arg-type]  # what a seating takes
-    return check_seated(graph, seating)
+    roster = ChannelRoster({"ann": "agent", "ben": "agent"}, **known)  # type: ignore[arg-type]  # what a roster takes
+    return find_graph_faults(graph, roster)
 
 
 def test_what_a_channel_begins_with_counts() -> None:
@@ -162,8 +162,8 @@ def test_a_channel_is_checked_with_what_it_is_opened_with() -> None:
     graph = table("ann", (has("mode", "fast"), to("ben")))
     knobs = {"graph": graph.to_dict(), "writers": {}, "tier": "regulated", "interjectors": ["ben"]}
     seats = [Seat("user", "service"), Seat("ann", "agent"), Seat("ben", "agent")]
-    created = Created("workflow", "user", seats, knobs, True, context_vars={"mode": "fast"})
-    found = findings_on(laws_for("workflow", knobs).adapter, created)
+    created = ChannelCreated("workflow", "user", seats, knobs, True, context_vars={"mode": "fast"})
+    found = adapter_findings(ruleset_for("workflow", knobs).adapter, created)
     assert [(each.level, each.code) for each in found] == [
         ("warning", "sticky_loop"),
         ("error", "key_without_writers"),

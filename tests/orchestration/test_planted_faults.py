@@ -7,8 +7,8 @@ import json
 import pytest
 
 from antiphon import RulesInvalid, TransitionGraph
-from tests.orchestration.faults import IMPOSSIBLE, SHADOWED, STRANGERS, UNREACHED, Fault, by, table, to
-from tests.orchestration.loops import ENDLESS, KEYS, LATE, RACES, STICKY, STICKY_UNTIL_CLEARED
+from tests.orchestration.planted_faults import IMPOSSIBLE, SHADOWED, STRANGERS, UNREACHED, Fault, by, table, to
+from tests.orchestration.planted_loops import ENDLESS, KEYS, LATE, RACES, STICKY, STICKY_UNTIL_CLEARED
 
 FAULTS: list[Fault] = [
     *STRANGERS,

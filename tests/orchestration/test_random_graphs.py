@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from antiphon.orchestration import checking
-from antiphon.orchestration.checking import summary
-from tests.orchestration.players import FAIR, Manner, endings, play, tools, variables
+from antiphon.orchestration import graph_checks
+from antiphon.orchestration.rendering import summarize_graph
+from tests.orchestration.graph_players import FAIR, Manner, endings, play, tools, variables
 from tests.orchestration.random_graphs import MOST_RULES, Drawn, many
 
 PROOF = os.environ.get("ANTIPHON_PROOF") == "1"
@@ -35,15 +35,17 @@ def trapped(*, saying: str) -> list[Drawn]:
     return [each for each in alone if saying in each.findings[0].message][:SAMPLE]
 
 
-def strayed(graphs: Iterable[Drawn], manner: Manner, most: int) -> list[Drawn]:
+def strayed(graphs: Iterable[Drawn], options: Manner, most: int) -> list[Drawn]:
     """Those that were played for so many turns and did not end by a rule."""
-    plays = ((each, play(each.graph, each.kinds, Random(each.number), manner, most=most)) for each in graphs)
+    plays = ((each, play(each.graph, each.kinds, Random(each.number), options, most=most)) for each in graphs)
     return [each for each, outcome in plays if outcome.reason not in endings(each.graph)]
 
 
 def told(graphs: Iterable[Drawn]) -> str:
     return "\n\n".join(
-        "\n".join([f"graph {each.number} of {each.kinds}, {each.graph.initial_speaker} first", *summary(each.graph)])
+        "\n".join(
+            [f"graph {each.number} of {each.kinds}, {each.graph.initial_speaker} first", *summarize_graph(each.graph)]
+        )
         for each in graphs
     )
 
@@ -74,9 +76,9 @@ def test_graphs_are_drawn_as_wide_as_they_should_be() -> None:
 # What is promised
 
 
-@pytest.mark.parametrize("manner", FAIR, ids=lambda manner: manner.name.lower())
-def test_a_graph_without_warnings_ends_by_a_rule(manner: Manner) -> None:
-    assert told(strayed(clean(), manner, MOST_TURNS)) == ""
+@pytest.mark.parametrize("options", FAIR, ids=lambda options: options.name.lower())
+def test_a_graph_without_warnings_ends_by_a_rule(options: Manner) -> None:
+    assert told(strayed(clean(), options, MOST_TURNS)) == ""
 
 
 # That it could be otherwise
@@ -85,15 +87,15 @@ def test_a_graph_without_warnings_ends_by_a_rule(manner: Manner) -> None:
 def test_what_nothing_ends_goes_on_for_ever() -> None:
     graphs = trapped(saying="no rule ends the channel: only")
     assert len(graphs) > 30
-    for manner in FAIR:
-        assert strayed(graphs, manner, most=60) == graphs
+    for options in FAIR:
+        assert strayed(graphs, options, most=60) == graphs
 
 
 def test_what_may_come_to_where_nothing_ends_it_often_does() -> None:
     graphs = trapped(saying="once it has come this far")
     assert len(graphs) > 30
-    for manner in FAIR:
-        assert len(strayed(graphs, manner, SOON)) > len(graphs) // 4
+    for options in FAIR:
+        assert len(strayed(graphs, options, SOON)) > len(graphs) // 4
 
 
 def test_a_loop_that_sticks_does_so_until_somebody_clears_something() -> None:
@@ -104,7 +106,7 @@ def test_a_loop_that_sticks_does_so_until_somebody_clears_something() -> None:
 
 
 def test_a_checker_that_sees_no_traps_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "_endless", lambda *walks: iter(()))
+    monkeypatch.setattr(graph_checks, "_missing_ends", lambda *walks: iter(()))
     warned = [each for each in many(COUNT) if each.codes & TRAPS][: 2 * SAMPLE]
     passed = [each for each in warned if not each.graph.check(dict(each.kinds))]
     assert len(passed) > SAMPLE // 2

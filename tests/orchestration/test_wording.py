@@ -26,9 +26,8 @@ from antiphon import (
 )
 from antiphon.core.conditions import TransitionCondition
 from antiphon.core.targets import TransitionTarget
-from antiphon.orchestration.checking import summary
-from antiphon.orchestration.wording import as_words, told_target
-from tests.orchestration.faults import by, has, table, to
+from antiphon.orchestration.rendering import describe_condition, describe_target, summarize_graph
+from tests.orchestration.planted_faults import by, has, table, to
 
 ANN, STOP, GOOD = FromSpeaker("ann"), ToolCalled("stop"), ContextEquals("mood", "good")
 
@@ -63,7 +62,7 @@ ANN, STOP, GOOD = FromSpeaker("ann"), ToolCalled("stop"), ContextEquals("mood", 
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_condition_in_words(condition: TransitionCondition, words: str) -> None:
-    assert as_words(condition) == words
+    assert describe_condition(condition) == words
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_a_condition_in_words(condition: TransitionCondition, words: str) -> Non
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_target_in_words(target: TransitionTarget, words: str) -> None:
-    assert told_target(target) == words
+    assert describe_target(target) == words
 
 
 def test_a_table_is_told_in_the_order_in_which_it_is_read() -> None:
@@ -93,7 +92,7 @@ def test_a_table_is_told_in_the_order_in_which_it_is_read() -> None:
         (STOP, TerminateTarget("stopped")),
         otherwise=RoundRobinTarget(),
     )
-    assert summary(graph) == [
+    assert summarize_graph(graph) == [
         "2: from ben → end: handled",
         "1: urgent = true → to ben and cleo at once",
         "3: stop called → end: stopped",

@@ -33,8 +33,8 @@ from antiphon import (
     tool,
 )
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
-from tests.hub.places import KeptStore
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run, soon
 
 
 @register_adapter
@@ -94,7 +94,7 @@ async def test_a_discussion_goes_round_and_everybody_is_told_who_spoke(hub: Hub)
         await channel.send(word)
         async with asyncio.timeout(5):
             while channel.state.expected_next_speaker != "dana":
-                await turns(1)
+                await let_others_run(1)
     assert [text for _, text in await texts(hub, channel.channel_id)] == ["d1", "b1", "e1", "d2", "b2", "e2"]
     assert eve.requests[1].messages == [
         ("user", "dana: d1"),
@@ -114,7 +114,7 @@ async def test_what_is_said_to_others_is_not_shown(hub: Hub) -> None:
     await (await eve.channel(channel.channel_id)).send("in the open")
     async with asyncio.timeout(5):
         while not model.requests:
-            await turns(1)
+            await let_others_run(1)
     assert model.requests[0].messages == [("user", "eve: in the open")]
 
 
@@ -134,13 +134,13 @@ async def test_a_word_put_in_during_a_turn_is_for_the_next_speaker(hub: Hub) -> 
     await channel.send("begin")
     await soon(thinking.wait())
     waiting = asyncio.create_task(channel.send("by the way"))
-    await turns(20)
+    await let_others_run(20)
     assert not waiting.done()
     go_on.set()
     await soon(waiting)
     async with asyncio.timeout(5):
         while channel.state.expected_next_speaker != "dana":
-            await turns(1)
+            await let_others_run(1)
     assert ("bob", "seen 1") in await texts(hub, channel.channel_id)
     assert ("user", "dana: by the way") in eve.requests[0].messages
 
@@ -203,7 +203,7 @@ async def test_signals_are_heard_by_those_who_take_part_and_recorded_nowhere(hub
             heard.append(signal)
 
     listening = asyncio.create_task(listen())
-    await turns(3)
+    await let_others_run(3)
     await channel.send("count")
     await soon(listening)
     assert [(signal.speaker, signal.text) for signal in heard] == [("bob", "one "), ("bob", "two")]
@@ -229,12 +229,12 @@ async def test_without_an_engine_nothing_runs_and_with_one_later_it_does() -> No
     await admitting.register(Agent("bob", model=model))
     channel = await (await admitting.register("ann")).open(type="consulting", target="bob")
     await channel.send("well?")
-    await turns(50)
+    await let_others_run(50)
     assert model.requests == []
     await admitting.close()
     hub = await Hub.over(store, clock=clock)
     await hub.register(Agent("bob", model=model))
     async with asyncio.timeout(5):
         while (await hub.channels())[0].status != "closed":
-            await turns(1)
+            await let_others_run(1)
     await hub.close()

@@ -26,10 +26,10 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.core.events import EV_APPROVAL_DECIDED
+from antiphon.core.execution_events import EV_APPROVAL_DECIDED
 from antiphon.testing import ManualClock
-from tests.engines.crashes import Crashes, Mind, crashes, so
-from tests.hub.gates import turns
+from tests.support.crashing_hubs import Crashes, Mind, crashes
+from tests.support.waiting import let_others_run, wait_until
 
 
 @tool(idempotency="unsafe")
@@ -52,7 +52,7 @@ async def in_doubt(*replies: str) -> AsyncIterator[tuple[Crashes, Hub]]:
 
         await place.next_hub(Mind(calls("pay", {"cents": 5})), tools=[slow])
         await place.open()
-        await so(paying.is_set)
+        await wait_until(paying.is_set)
         hub = await place.next_hub(Mind(*(says(reply) for reply in replies)), tools=[pay])
         await place.until("call.doubted")
         yield place, hub
@@ -68,7 +68,7 @@ async def suspended(type: str = "conversation", *replies: str) -> AsyncIterator[
             await place.next_hub(mind)
             if life == 0:
                 await place.open(type)
-            await so(lambda mind=mind: mind.thinks)
+            await wait_until(lambda mind=mind: mind.thinks)
         hub = await place.next_hub(Mind(*(says(reply) for reply in replies)))
         await place.until("turn.suspended")
         yield place, hub
@@ -205,7 +205,7 @@ async def test_a_second_suspension_is_another_approval() -> None:
         await place.people["ann"].decide(first.approval_id, "approve")
         await place.until("turn.claimed", 3)
         await place.next_hub(mind := Mind())
-        await so(lambda: mind.thinks)
+        await wait_until(lambda: mind.thinks)
         hub = await place.next_hub(Mind())
         await place.until("turn.suspended", 2)
         [second] = await hub.approvals()
@@ -270,7 +270,7 @@ async def test_whoever_asked_is_told_that_the_turn_waits_and_gets_the_answer_aft
         agent = Agent("cleo", model=(mind := Mind()), limits=Limits(model_seconds=None, crashes=1))
         hub = await place.next_hub()
         asking = asyncio.ensure_future(agent.invoke("Well?", thread_id="t", message_id="m", hub=hub))
-        await so(lambda: mind.thinks)
+        await wait_until(lambda: mind.thinks)
         hub = await place.next_hub()
         with pytest.raises(TurnFailed, match="antiphon approvals") as failed:
             await agent.invoke("Well?", thread_id="t", message_id="m", hub=hub)
@@ -289,7 +289,7 @@ async def test_a_packet_channel_takes_the_answer_as_a_packet() -> None:
         channel = await place.people["ann"].open(type="workflow", target="bob", knobs={"graph": graph.to_dict()})
         place.channel_id = channel.channel_id
         await channel.send("Well?")
-        await so(lambda: mind.thinks)
+        await wait_until(lambda: mind.thinks)
         hub = await place.next_hub(Mind())
         await place.until("turn.suspended")
         [waiting] = await hub.approvals()
@@ -305,16 +305,16 @@ async def test_the_list_does_not_fold_what_it_has_looked_at_before() -> None:
     async with suspended() as (place, hub):
         for _ in range(5):
             await place.people["ann"].open(target="sue")
-        desk = hub._desk
+        core = hub.core
         [waiting] = await hub.approvals()
         asked: list[str] = []
-        get = desk.channels.get
+        get = core.channels.get
 
         async def noted(channel_id: str):  # type: ignore[no-untyped-def]
             asked.append(channel_id)
             return await get(channel_id)
 
-        desk.channels.get = noted  # type: ignore[method-assign]
+        core.channels.get = noted  # type: ignore[method-assign]
         assert await hub.approvals() == [waiting]
         assert asked == [place.channel_id]
 
@@ -341,18 +341,18 @@ async def test_the_clock_stands_still_whichever_of_several_turns_waits() -> None
         knobs = {"graph": graph.to_dict(), "expectations": expectations}
         channel = await ann.open(type="workflow", target=["left", "right"], knobs=knobs)
         await channel.send("Well?")
-        await turns(100)
+        await let_others_run(100)
         await clock.advance(1)
-        await so(lambda: any(turn.doubts for turn in channel.state.owed))
+        await wait_until(lambda: any(turn.doubts for turn in channel.state.owed))
         assert [bool(turn.doubts) for turn in channel.state.owed] == [False, True]
         await clock.advance(3600)
-        await turns(50)
+        await let_others_run(50)
         assert channel.state.status == "active"
         [waiting] = await hub.approvals()
         await ann.decide(waiting.approval_id, "respond", text="done")
-        await so(lambda: len(channel.state.owed) == 1)
+        await wait_until(lambda: len(channel.state.owed) == 1)
         await clock.advance(59)
-        await turns(50)
+        await let_others_run(50)
         assert channel.state.status == "active"
         await clock.advance(2)
         assert await channel.closed(timeout=5) == "expectation_violated:turn_within"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from antiphon import Agent, Hub, Reply, Request, ScriptedModel, UsageError, calls, says
-from antiphon.runtime import default
-from tests.hub.gates import soon
+from antiphon.runtime import shared_hub
+from tests.support.waiting import soon
 
 
 class Slow:
@@ -105,14 +105,14 @@ async def test_a_tool_that_asks_in_a_loop_of_its_own_is_told_so_and_called_once(
 
 def test_an_event_loop_that_ended_without_closing_anything_is_in_nobody_s_way() -> None:
     loop = asyncio.new_event_loop()
-    context = default.default_hub()
+    context = shared_hub.default_hub()
     loop.run_until_complete(context.__aenter__())
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     assert asyncio.run(Agent("quick", model=echo).invoke("hi")).text == "re: hi"
-    assert not default._shared
+    assert not shared_hub._shared_hubs
 
 
 # Nothing is kept
@@ -128,7 +128,7 @@ def test_nothing_is_kept_of_an_event_loop_that_ended(url: str) -> None:
 
     for _ in range(3):
         asyncio.run(three())
-        assert not default._shared
+        assert not shared_hub._shared_hubs
     gc.collect()
     assert [loop() for loop in loops] == [None] * 3
 
@@ -139,7 +139,7 @@ async def test_an_error_in_opening_is_everybody_s_and_the_next_tries_again(monke
         there.setenv("ANTIPHON_STORE", "sqlite:////nowhere/at/all.db")
         errors = await asyncio.gather(agent.invoke("a"), agent.invoke("b"), return_exceptions=True)
     assert ["does not exist" in str(error) for error in errors] == [True, True]
-    assert not default._shared
+    assert not shared_hub._shared_hubs
     assert (await agent.invoke("c")).text == "re: c"
 
 
@@ -150,14 +150,14 @@ async def test_whoever_is_cancelled_does_not_wait_for_the_closing(url: str) -> N
     model = Slow()
     agent = Agent("slow", model=model)
     await cancelled(agent.invoke("hi", thread_id="early", message_id="m"), model)
-    [shared] = default._shared.values()
+    [shared] = shared_hub._shared_hubs.values()
     assert shared.unused.is_set()
-    assert not shared.keeper.done()
+    assert not shared.owner_task.done()
     again = asyncio.create_task(agent.invoke("hi", thread_id="early", message_id="m"))
     model.go.set()
     assert (await soon(again)).text == "at last"
-    assert shared.keeper.done()
-    assert not default._shared
+    assert shared.owner_task.done()
+    assert not shared_hub._shared_hubs
 
 
 async def test_whoever_is_cancelled_leaves_the_hub_to_the_others() -> None:
@@ -174,11 +174,11 @@ async def test_whoever_leaves_a_stream_does_not_wait_for_the_closing() -> None:
     events = Agent("bob", model=model).stream_invoke("hi")
     async for _ in events:
         break
-    [shared] = default._shared.values()
+    [shared] = shared_hub._shared_hubs.values()
     await soon(events.aclose())  # type: ignore[attr-defined]  # it is a generator
     assert shared.unused.is_set()
-    await soon(asyncio.shield(shared.keeper))
-    assert not default._shared
+    await soon(asyncio.shield(shared.owner_task))
+    assert not shared_hub._shared_hubs
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["in the end", "left behind"])
@@ -204,5 +204,5 @@ def test_the_end_of_the_event_loop_closes_it_at_once(url: str, waits: bool) -> N
         began = clock.time()
         asyncio.run(end())
         assert clock.time() - began < 4
-    assert not default._shared
+    assert not shared_hub._shared_hubs
     assert asyncio.run(again()) == "at last"

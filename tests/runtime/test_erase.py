@@ -30,14 +30,14 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.cli.options import reading
-from antiphon.cli.verify import verified
-from antiphon.core.erasing import is_erased
+from antiphon.cli.store_options import open_store_to_read
+from antiphon.cli.verify_command import verify_url
+from antiphon.core.envelope import is_tombstone
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.participant import Participant
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import Connection, Cursor, Values, connect
-from tests.runtime.giving import asking, echo
+from antiphon.store.sqlite_connection import SqliteConnection, SqliteCursor, SqlValues, connect_sqlite
+from tests.support.given_tasks import asking, echo
 
 MARK = "Xq7-marker-text-Zz"
 BOTH = pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -83,10 +83,10 @@ async def conversed(hub: Hub, texts: int = 0, mark: str = MARK) -> Channel:
 
 
 async def seated(hub: Hub) -> tuple[Participant, Participant]:
-    if "ann" not in hub._desk.acceptors:
+    if "ann" not in hub.core.acceptors:
         await hub.register("ann")
         await hub.register("bob", kind="human")
-    return Participant(hub._desk, "ann", "service"), Participant(hub._desk, "bob", "human")
+    return Participant(hub.core, "ann", "service"), Participant(hub.core, "bob", "human")
 
 
 @BOTH
@@ -100,7 +100,7 @@ async def test_tombstones_keep_sequence_time_and_type(hub: Hub) -> None:
     assert "antiphon.envelope.erased" in types
     kept = [(each.sequence, each.created_at, kind, each.channel_id) for each, kind in zip(before, types, strict=True)]
     assert [(each.sequence, each.created_at, each.event_type, each.channel_id) for each in after] == kept
-    assert all(map(is_erased, after))
+    assert all(map(is_tombstone, after))
     assert MARK not in str(after)
     assert not {each.envelope_id for each in before} & {each.envelope_id for each in after}
     assert {each.sender_id for each in after} == {"hub"}
@@ -114,7 +114,7 @@ async def test_an_erased_channel_is_listed_and_marked(hub: Hub) -> None:
     assert (row.channel_id, row.type, row.status) == (channel.channel_id, "conversation", "closed")
     assert (row.close_reason, row.participants, row.creator_id) == ("erased", [], "")
     assert await hub.channels(participant="bob") == []
-    await hub._desk.store.rebuild()
+    await hub.core.store.rebuild()
     assert await hub.channels() == [row]
     assert [each async for each in hub.subscribe(channel.channel_id)] == await hub.log(channel.channel_id)
 
@@ -155,7 +155,7 @@ async def test_only_channels_that_have_ended_are_erased(hub: Hub) -> None:
         await hub.erase(channel.channel_id)
     assert (denied.value.reason, denied.value.channel_id) == ("channel_open", channel.channel_id)
     with pytest.raises(UsageError, match="close it first"):
-        await hub._desk.store.erase(channel.channel_id)
+        await hub.core.store.erase(channel.channel_id)
     with pytest.raises(UnknownChannel):
         await hub.erase("nowhere")
     with pytest.raises(UsageError, match="hub's own"):
@@ -192,9 +192,9 @@ async def test_tasks_are_erased_with_the_channel_they_were_given_from(hub: Hub) 
     [child] = [row.channel_id for row in await hub.channels() if row.channel_id != reply.channel_id]
     with pytest.raises(Denied, match="channel_open"):
         await hub.erase(reply.channel_id)
-    await Channel(hub._desk, await hub._desk.live(reply.channel_id), "user").close()
+    await Channel(hub.core, await hub.core.live(reply.channel_id), "user").close()
     assert (await hub.erase(reply.channel_id)).tasks == [child]
-    assert all(map(is_erased, await hub.log(child)))
+    assert all(map(is_tombstone, await hub.log(child)))
     assert MARK not in str(await hub.log(child))
 
 
@@ -206,7 +206,7 @@ async def test_no_file_holds_anything_of_it(tmp_path: Path) -> None:
         for number in range(3):
             await agent.invoke(f"{MARK} {number}", thread_id=MARK, message_id=f"{MARK}{number}", hub=hub)
         thread = (await agent.invoke("last", thread_id=MARK, hub=hub)).channel_id
-        await Channel(hub._desk, await hub._desk.live(thread), "user").close(reason=MARK)
+        await Channel(hub.core, await hub.core.live(thread), "user").close(reason=MARK)
         channel = await conversed(hub, texts=1000)
         with pytest.raises(Denied):
             await channel.post(f"{MARK} is no type", {"x": MARK})
@@ -216,14 +216,14 @@ async def test_no_file_holds_anything_of_it(tmp_path: Path) -> None:
         for each in (thread, channel.channel_id):
             await hub.erase(each)
         assert found_in(folder) == []
-        assert hub._desk.channels.loaded(thread) is None or not hub._desk.channels.loaded(thread).state.context_vars
+        assert hub.core.channels.loaded(thread) is None or not hub.core.channels.loaded(thread).state.context_vars
         assert await hub.log(kept.channel_id) == untouched
     assert found_in(folder) == []
-    verdict = await verified(url)
+    verdict = await verify_url(url)
     assert verdict.ok, verdict.problems
     async with Hub.open(url, engine=None) as hub:
         assert await hub.log(kept.channel_id) == untouched
-        assert all(map(is_erased, await hub.log(channel.channel_id)))
+        assert all(map(is_tombstone, await hub.log(channel.channel_id)))
 
 
 async def test_a_file_written_without_overwriting_is_rewritten_once(tmp_path: Path) -> None:
@@ -238,26 +238,26 @@ async def test_a_file_written_without_overwriting_is_rewritten_once(tmp_path: Pa
     old.execute("DROP TABLE sweep")
     old.execute("PRAGMA user_version = 1")
     old.close()
-    async with reading(url, "default") as store:
+    async with open_store_to_read(url, "default") as store:
         assert await store.head(channel.channel_id) > 50, "a store of the shape before is read as it is"
     async with Hub.open(url) as hub:
         await hub.erase(channel.channel_id)
         assert found_in(folder) == []
-    assert (await verified(url)).ok
+    assert (await verify_url(url)).ok
 
 
 class Imaged:
     """A connection that keeps the files as they are before each of its statements that writes."""
 
-    def __init__(self, inner: Connection, folder: Path, images: list[Path]) -> None:
+    def __init__(self, inner: SqliteConnection, folder: Path, images: list[Path]) -> None:
         self._inner, self._folder, self._images = inner, folder, images
         self.close = inner.close
 
-    def execute(self, sql: str, parameters: Values = (), /) -> Cursor:
+    def execute(self, sql: str, parameters: SqlValues = (), /) -> SqliteCursor:
         self._keep(sql)
         return self._inner.execute(sql, parameters)
 
-    def executemany(self, sql: str, parameters: Iterable[Values], /) -> object:
+    def executemany(self, sql: str, parameters: Iterable[SqlValues], /) -> object:
         self._keep(sql)
         return self._inner.executemany(sql, parameters)
 
@@ -279,7 +279,7 @@ async def test_a_crash_at_any_write_leaves_all_or_nothing_and_a_repetition_compl
         whole = await hub.log(channel_id)
     images: list[Path] = []
     store = await SqliteStore.open(
-        folder / "team.db", connect=lambda path, read: Imaged(connect(path, read), folder, images)
+        folder / "team.db", connect=lambda path, read: Imaged(connect_sqlite(path, read), folder, images)
     )
     hub = await Hub.over(store, engine=None)
     await hub.erase(channel_id)
@@ -294,14 +294,14 @@ async def _recovered(image: Path, channel_id: str, whole: list[Envelope]) -> str
     url = f"sqlite:///{image}/team.db"
     async with Hub.open(url, engine=None) as hub:
         log = await hub.log(channel_id)
-        assert log == whole or all(map(is_erased, log))
+        assert log == whole or all(map(is_tombstone, log))
         if log != whole:
             assert found_in(image) == []
         assert (await hub.erase(channel_id)).records == len(whole)
         assert found_in(image) == []
         erased = [each for each in await hub.log("system:audit") if each.event_type == "antiphon.channel.erased"]
         assert len(erased) == 1
-    assert (await verified(url)).ok
+    assert (await verify_url(url)).ok
     return "whole" if log == whole else "erased"
 
 
@@ -309,7 +309,7 @@ CHILD = """
 import asyncio, os, sys
 from antiphon import Hub
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import connect
+from antiphon.store.sqlite_connection import connect_sqlite
 
 class Dying:
     def __init__(self, inner):
@@ -325,7 +325,7 @@ armed = False
 
 async def main():
     global armed
-    store = await SqliteStore.open(sys.argv[1], connect=lambda path, read: Dying(connect(path, read)))
+    store = await SqliteStore.open(sys.argv[1], connect=lambda path, read: Dying(connect_sqlite(path, read)))
     hub = await Hub.over(store, engine=None)
     armed = True
     await hub.erase(sys.argv[2])
@@ -346,8 +346,8 @@ async def test_a_process_that_is_killed_before_the_log_is_truncated_leaves_that_
     assert found_in(folder), "the content is still in the file, which nothing was moved into"
     async with Hub.open(url, engine=None) as hub:
         assert found_in(folder) == []
-        assert all(map(is_erased, await hub.log(channel_id)))
-    assert (await verified(url)).ok
+        assert all(map(is_tombstone, await hub.log(channel_id)))
+    assert (await verify_url(url)).ok
 
 
 def content_beside_the_store() -> bool:

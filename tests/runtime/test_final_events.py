@@ -27,13 +27,11 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.runtime.events import AgentEvent
-from antiphon.runtime.following import following
-from antiphon.runtime.told import Told
+from antiphon.runtime.turn_events import AgentEvent, TurnEvents, follow_turn
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon
-from tests.hub.places import KeptStore
-from tests.server.houses import house
+from tests.support.kept_store import KeptStore
+from tests.support.served_hub import served_hub
+from tests.support.waiting import soon
 
 GRAPH = TransitionGraph("ann", [Transition(FromSpeaker("ann"), AgentTarget("ada"))], TerminateTarget("answered"))
 BROKEN = ModelError("the key is wrong")
@@ -58,9 +56,9 @@ def tireless() -> Agent:
 
 async def final_of(channel: Channel, agent: str, message: Envelope) -> AgentEvent | None:
     """The last event that is told of the turn that answers a message."""
-    told = Told(agent, lambda: channel.state)
+    told = TurnEvents(agent, lambda: channel.state)
     last: AgentEvent | None = None
-    async with aclosing(following(channel, told, message)) as events:
+    async with aclosing(follow_turn(channel, told, message)) as events:
         async for _, event in events:
             last = event
     return last
@@ -77,7 +75,7 @@ async def test_limit_of_a_turn_that_ends_in_a_packet_is_told(hub: Hub) -> None:
 
 
 async def test_limit_of_a_turn_that_ends_in_a_packet_is_told_over_http() -> None:
-    async with house(tireless()) as served:
+    async with served_hub(tireless()) as served:
         ann = await served.known("ann")
         opened = await ann.post(
             "/channels", json={"type": "workflow", "target": ["ada"], "knobs": {"graph": GRAPH.to_dict()}}
@@ -159,7 +157,7 @@ async def test_turn_that_never_began_names_the_agent_that_would_have_answered() 
 
 
 async def test_failure_of_a_sub_agent_is_told_as_its_own_over_http() -> None:
-    async with house(team(calls("transfer_to_billing"), calls("transfer_to_billing"))) as served:
+    async with served_hub(team(calls("transfer_to_billing"), calls("transfer_to_billing"))) as served:
         ann = await served.known("ann")
         failed = await ann.post("/agents/support/invoke", json={"text": "hi"})
         streamed = await ann.post("/agents/support/stream_invoke", json={"text": "hi"})

@@ -23,13 +23,14 @@ from antiphon import (
     TransitionGraph,
     UsageError,
 )
-from antiphon.core.instants import Instant
+from antiphon.core.envelope import Instant
 from antiphon.store.protocol import Appended
 from antiphon.testing import ManualClock
-from antiphon.testing.patience import until
-from tests.hub.gates import soon
-from tests.hub.places import KeptStore, OnDisk
-from tests.server.houses import house
+from antiphon.testing.manual_clock import wait_until
+from tests.support.hub_places import OnDisk
+from tests.support.kept_store import KeptStore
+from tests.support.served_hub import served_hub
+from tests.support.waiting import soon
 
 
 class Batches(KeptStore):
@@ -123,7 +124,9 @@ async def test_words_wait_for_the_last_guest_and_come_with_the_opening(
 
     await hub.register("ben", accept=slowly)
     opening = asyncio.create_task(ann.open(type="discussion", target="ben", say="hello"))
-    await until(lambda: bool(store.batches) and any("invite" in str(b) for _, b in store.batches), "ben is invited")
+    await wait_until(
+        lambda: bool(store.batches) and any("invite" in str(b) for _, b in store.batches), "ben is invited"
+    )
     [row] = await hub.channels(status="invited")
     assert spoken(await hub.log(row.channel_id)) == []
     if restart:
@@ -133,14 +136,14 @@ async def test_words_wait_for_the_last_guest_and_come_with_the_opening(
         await hub.register("ann")
         await hub.register("ben", accept=lambda invite: True)
         channel_id = row.channel_id
-        live = await hub._desk.live(channel_id)
-        await until(lambda: live.state.status == "active", "it opens")
+        live = await hub.core.live(channel_id)
+        await wait_until(lambda: live.state.status == "active", "it opens")
     else:
         decide.set()
         channel_id = (await soon(opening)).channel_id
     assert store.opening(channel_id)[-2:] == [EV_TEXT, "antiphon.turn.assigned"]
     assert spoken(await hub.log(channel_id)) == [("ann", "hello")]
-    assert (await hub._desk.live(channel_id)).state.speakers == ("ben",)
+    assert (await hub.core.live(channel_id)).state.speakers == ("ben",)
     await hub.close()
 
 
@@ -279,22 +282,22 @@ async def test_key_finds_the_channel_after_a_restart(clock: ManualClock, tmp_pat
 
 
 async def test_words_and_key_over_http() -> None:
-    async with house(Agent("ada", model=ScriptedModel(["Hello, ann."]))) as served:
+    async with served_hub(Agent("ada", model=ScriptedModel(["Hello, ann."]))) as served:
         ann = await served.known("ann")
         wanted = {"target": ["ada"], "type": "consulting", "say": "hello", "key": "k"}
         first, again = await ann.post("/channels", json=wanted), await ann.post("/channels", json=wanted)
         assert (first.status_code, again.status_code) == (201, 201)
         channel_id = first.json()["channel_id"]
         assert again.json()["channel_id"] == channel_id
-        live = await served.hub._desk.live(channel_id)
-        await until(lambda: live.state.ended, "it is answered")
+        live = await served.hub.core.live(channel_id)
+        await wait_until(lambda: live.state.ended, "it is answered")
         assert spoken(await served.hub.log(channel_id)) == [("ann", "hello"), ("ada", "Hello, ann.")]
         other = await ann.post("/channels", json={**wanted, "say": "something else"})
         assert (other.status_code, other.json()["error"]["reason"]) == (409, "conflict")
 
 
 async def test_words_that_give_an_agent_a_turn_need_the_scope_to_invoke_it() -> None:
-    async with house(Agent("ada", model=ScriptedModel(["Hello."]))) as served:
+    async with served_hub(Agent("ada", model=ScriptedModel(["Hello."]))) as served:
         ann, clerk = await served.known("ann"), await served.known("ann", "read", "write")
         wanted = {"target": ["ada"], "key": "k"}
         refused = await clerk.post("/channels", json={**wanted, "say": "hello"})

@@ -41,22 +41,14 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.core.codec import encode
-from antiphon.core.events import (
-    EV_CALL_FINISHED,
-    EV_CALL_STARTED,
-    EV_CHANNEL_FORKED,
-    EV_RULE_FAILED,
-    EV_TURN_ASSIGNED,
-    EV_TURN_CLAIMED,
-    EV_TURN_FAILED,
-    EV_TURN_RELEASED,
-)
-from antiphon.core.replaying import replayed
+from antiphon.core.codec import encode_envelope
+from antiphon.core.events import EV_CHANNEL_FORKED, EV_RULE_FAILED, EV_TURN_ASSIGNED, EV_TURN_FAILED
+from antiphon.core.execution_events import EV_CALL_FINISHED, EV_CALL_STARTED, EV_TURN_CLAIMED, EV_TURN_RELEASED
+from antiphon.core.replaying import replay_decisions
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import ManualClock, canonical_digest
-from antiphon.testing.faults import Faults, with_faults
-from tests.hub.gates import soon, turns
+from antiphon.testing.store_fixtures import Faults, with_faults
+from tests.support.waiting import let_others_run, soon
 
 LINE = TransitionGraph.sequence(["ann", "bob", "ben"])
 
@@ -127,7 +119,7 @@ class Hall:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():
-            await turns(1)
+            await let_others_run(1)
 
 
 @pytest.fixture
@@ -207,10 +199,10 @@ async def test_the_origin_is_not_touched_and_goes_on_by_itself(hall: Hall) -> No
     channel = await hall.open()
     await channel.send("what is it?")
     await until(lambda: channel.state.speakers == ("ben",))
-    before, state = [encode(each) for each in await hall.log(channel)], channel.state
+    before, state = [encode_envelope(each) for each in await hall.log(channel)], channel.state
     fork = await channel.fork(at=await hall.place(channel, EV_PACKET))
     await (await hall.held_by("ben", fork)).send("in the fork")
-    assert [encode(each) for each in await hall.log(channel)] == before
+    assert [encode_envelope(each) for each in await hall.log(channel)] == before
     assert channel.state == state
     await (await hall.held_by("ben", channel)).send("in the origin")
     said = [
@@ -329,7 +321,7 @@ async def test_a_fork_can_be_forked(hall: Hall) -> None:
     await (await hall.held_by("ben", second)).send("thank you")
     assert second.state.close_reason == "sequence_complete"
     for one in (channel, first, second):
-        assert replayed(await hall.log(one), one._live.laws).difference is None
+        assert replay_decisions(await hall.log(one), one._live.ruleset).difference is None
 
 
 @pytest.mark.parametrize("type", ["conversation", "discussion", "consulting"])
@@ -356,7 +348,7 @@ async def test_a_word_that_waits_in_the_origin_waits_there_alone(hall: Hall) -> 
     await channel.send("well?")
     await until(lambda: any(turn.epoch for turn in channel.state.owed))
     word = asyncio.create_task((await hall.held_by("dana", channel)).send("hello"))
-    await turns()
+    await let_others_run()
     fork = await channel.fork(at=await hall.place(channel, EV_TEXT))
     assert not word.done()
     assert [each.event_type for each in await hall.log(fork)].count(EV_TEXT) == 1

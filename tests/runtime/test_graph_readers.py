@@ -47,7 +47,7 @@ async def test_opening(knobs: dict[str, object], *, may_run: bool) -> None:
     async with Hub.open("memory:", engine=None) as hub:
         for name in ("ann", "bob"):
             await hub.register(name)
-        ann = Participant(hub._desk, "ann", "service", may_run=may_run)
+        ann = Participant(hub.core, "ann", "service", may_run=may_run)
         await ann.open(type="workflow", target="bob", knobs=knobs)
         assert len(readers) >= 500
         assert MAIN not in readers

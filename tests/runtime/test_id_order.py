@@ -27,9 +27,9 @@ from antiphon import (
     set_context,
     tool,
 )
-from antiphon.core.ids import sorted_behind, uuid7
-from antiphon.hub import ids
-from tests.runtime.giving import asking, echo, results
+from antiphon.core.envelope import id_after, uuid7
+from antiphon.hub import clock
+from tests.support.given_tasks import asking, echo, results
 
 milliseconds = st.integers(0, 2**48 - 2)
 bits = st.integers(0, 2**74 - 1)
@@ -37,7 +37,7 @@ bits = st.integers(0, 2**74 - 1)
 
 @given(st.tuples(milliseconds, bits), st.tuples(milliseconds, bits))
 def test_an_id_sorts_behind_the_newest(drawn: tuple[int, int], newest: tuple[int, int]) -> None:
-    found = sorted_behind(uuid7(*drawn), uuid7(*newest))
+    found = id_after(uuid7(*drawn), uuid7(*newest))
     assert found > uuid7(*newest)
     assert uuid.UUID(found).version == 7
     if uuid7(*drawn) > uuid7(*newest):
@@ -120,8 +120,8 @@ async def test_across_a_restart_with_a_clock_that_was_set_back(tmp_path: Path, m
         channel = await ann.open(target="ben")
         for number in range(300):  # so that it is taken up from a snapshot
             await channel.send(f"before {number}")
-    now = ids.time.time_ns()
-    monkeypatch.setattr(ids.time, "time_ns", lambda: now - 10**9 * 86_400)
+    now = clock.time.time_ns()
+    monkeypatch.setattr(clock.time, "time_ns", lambda: now - 10**9 * 86_400)
     async with Hub.open(url) as hub:
         ann = await hub.register("ann")
         held = await ann.channel(channel.channel_id)

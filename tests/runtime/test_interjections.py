@@ -30,13 +30,14 @@ from antiphon import (
     UsageError,
     says,
 )
-from antiphon.core.events import EV_CALL_STARTED, EV_TURN_ASSIGNED, EV_TURN_FAILED
-from antiphon.core.instants import Instant
+from antiphon.core.envelope import Instant
+from antiphon.core.events import EV_TURN_ASSIGNED, EV_TURN_FAILED
+from antiphon.core.execution_events import EV_CALL_STARTED
 from antiphon.engines.local import LocalEngine
 from antiphon.store.protocol import Appended, Store
 from antiphon.testing import Faults, ManualClock, canonical_digest, with_faults
-from tests.hub.gates import soon, turns
-from tests.hub.troubles import TroubledStore
+from tests.support.troubled_store import TroubledStore
+from tests.support.waiting import let_others_run, soon
 
 LOST = OutcomeUnknown("the answer was lost")
 AWAY = StoreUnavailable("the disk is full; nothing was recorded")
@@ -129,7 +130,7 @@ class Floor:
         """Let somebody begin to say something, and do whatever can be done."""
         channel = await self.held_by(name)
         word = asyncio.create_task(channel.send(text, **options))  # type: ignore[arg-type]
-        await turns()
+        await let_others_run()
         return word
 
     async def log(self) -> list[Envelope]:
@@ -268,7 +269,7 @@ async def test_a_word_waits_for_everybody_of_a_group(floor: Floor) -> None:
     await soon(zed.asked.wait())
     word = await floor.puts_in("dana", "both of you")
     floor.bob.may_answer.set()
-    await turns(50)
+    await let_others_run(50)
     assert not word.done()
     assert await floor.said() == [ASKED, THOUGHT]
     zed.may_answer.set()
@@ -415,7 +416,7 @@ async def test_cancelling_a_turn_does_not_wait_and_lets_the_word_in(floor: Floor
     await (await floor.puts_in("dana", "let eve do it, I said"))
     async with asyncio.timeout(5):
         while channel.state.speakers != ("ann",):
-            await turns(1)
+            await let_others_run(1)
     assert await floor.said() == [ASKED, "dana: let eve do it", "dana: let eve do it, I said", READ]
 
 
@@ -470,13 +471,13 @@ async def test_a_word_is_told_of_the_end_of_the_hub_also_while_something_else_is
     word = await floor.puts_in("dana", "hello", message_id="m1")
     floor.store.slow = asyncio.Event()
     note = asyncio.create_task((await floor.held_by("omar")).set_context(seen=True))
-    await turns()
+    await let_others_run()
     closing = asyncio.create_task(floor.hub.close())
-    await soon(floor.hub._desk.stopped.wait())
-    await turns(50)
+    await soon(floor.hub.core.stopped.wait())
+    await let_others_run(50)
     floor.store.slow.set()
     await soon(asyncio.gather(note, closing))
-    await turns()
+    await let_others_run()
     assert word.done(), "the hub is closed, and nobody will ever say what became of it"
     with pytest.raises(UsageError, match="nothing of it was recorded"):
         await word
@@ -534,7 +535,7 @@ async def test_a_word_that_waits_goes_on_waiting_when_ids_cannot_be_looked_up(fl
     floor.store.fail("find", AWAY)
     with pytest.raises(StoreUnavailable):
         await (await floor.held_by("omar")).post("myapp.note", {}, message_id="m2")
-    await turns()
+    await let_others_run()
     assert not word.done()
     await floor.ended()
     assert (await word).event_data == {"text": "hello"}
@@ -545,11 +546,11 @@ async def test_a_word_that_waits_goes_on_waiting_when_somebody_else_gives_up(flo
     word = await floor.puts_in("dana", "hello", message_id="m1")
     floor.store.slow = asyncio.Event()
     note = asyncio.create_task((await floor.held_by("omar")).set_context(seen=True))
-    await turns()
+    await let_others_run()
     note.cancel()
-    await turns()
+    await let_others_run()
     floor.store.slow.set()
-    await turns()
+    await let_others_run()
     assert not word.done()
     await floor.ended()
     assert (await word).event_data == {"text": "hello"}
@@ -587,7 +588,7 @@ async def test_answers_of_a_group_still_count_after_a_word_when_the_last_of_it_i
     channel = await floor.opened("bob", "eve", "dana", knobs={"graph": graph})
     async with asyncio.timeout(5):
         while channel.state.speakers != ("eve",):
-            await turns(1)
+            await let_others_run(1)
     await soon(await floor.puts_in("dana", "never mind eve"))
     assert await channel.cancel("she is not here") == 1
     assert (channel.state.close_reason, channel.state.speakers) == ("bob answered", ())

@@ -38,11 +38,11 @@ from antiphon import (
     tool,
 )
 from antiphon.core.events import EV_CHANNEL_PAUSED
-from antiphon.engines import turn
+from antiphon.engines import environment
 from antiphon.engines.local import LocalEngine
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory_store import MemoryStore
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
+from tests.support.waiting import let_others_run, soon
 
 
 async def echo(request: Request) -> Reply:
@@ -127,7 +127,7 @@ async def test_messages_that_wait_are_answered_one_after_the_other_as_if_they_ha
     work = [asyncio.create_task(agent.invoke(text, thread_id="t", hub=hub)) for text in "abc"]
     async with asyncio.timeout(5):
         while len(await hub.channels()) == 0 or not seen:
-            await turns(1)
+            await let_others_run(1)
     gate.set()
     assert [reply.text for reply in await soon(asyncio.gather(*work))] == ["re: a", "re: b", "re: c"]
     assert seen[-1] == [("user", "a"), ("assistant", "re: a"), ("user", "b"), ("assistant", "re: b"), ("user", "c")]
@@ -137,7 +137,7 @@ async def test_two_threads_never_see_each_other(hub: Hub) -> None:
     seen: dict[str, set[str]] = {"x": set(), "y": set()}
 
     async def model(request: Request) -> Reply:
-        await turns(3)
+        await let_others_run(3)
         mine = request.messages[-1].text[0]
         seen[mine] |= {message.text for message in request.messages}
         return says(f"{mine} answer")
@@ -382,12 +382,12 @@ async def test_a_turn_that_waits_for_a_person_says_so(hub: Hub) -> None:
     model = ScriptedModel([calls("launch"), "It flies.", "That too."])
     agent = Agent("bob", model=model, tools=[launch])
     asked = asyncio.create_task(agent.invoke("go", thread_id="t", hub=hub, message_id="m"))
-    clock = hub._desk.clock
+    clock = hub.core.clock
     assert isinstance(clock, ManualClock)
     async with asyncio.timeout(5):
         while not model.requests:
-            await turns(1)
-    await turns(20)
+            await let_others_run(1)
+    await let_others_run(20)
     await clock.advance(6)
     with pytest.raises(TurnFailed, match=r"launch: .*channel.settle\('6/bob', 1") as caught:
         await soon(asked)
@@ -506,9 +506,9 @@ async def test_a_channel_kept_after_its_call_takes_nothing_more(hub: Hub) -> Non
 async def test_what_is_remembered_of_threads_is_bounded_and_read_again_when_needed(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "HISTORIES", 2)
-    monkeypatch.setattr(turn, "TIDY_EVERY", 1)
-    monkeypatch.setattr(turn, "HISTORY_CHARACTERS", 10)
+    monkeypatch.setattr(environment, "MAX_CACHED_HISTORIES", 2)
+    monkeypatch.setattr(environment, "HISTORY_READS_PER_TIDY", 1)
+    monkeypatch.setattr(environment, "MAX_CACHED_HISTORY_CHARS", 10)
     model = ScriptedModel([f"answer {number}" for number in range(8)])
     agent = Agent("bob", model=model)
     for text in ("a", "b"):

@@ -31,8 +31,8 @@ from antiphon import (
     TransitionGraph,
     register_condition,
 )
-from antiphon.core.rules import Seating
-from antiphon.orchestration.checking import check_seated
+from antiphon.core.ruleset import ChannelRoster
+from antiphon.orchestration.graph_checks import find_graph_faults
 
 PEOPLE = ["ann", "bob", "eve"]
 MOST_HELD = 0.05
@@ -85,12 +85,12 @@ GRAPHS: dict[str, Callable[[], TransitionGraph]] = {
 def test_a_check_is_bounded_by_its_budget(made: Callable[[], TransitionGraph]) -> None:
     """In seconds of this thread alone, and far above what it takes; without bounds it would be minutes, or for ever."""
     graph = made()
-    seating = Seating(dict.fromkeys(PEOPLE, "agent"), frozenset({"eve"}))
+    roster = ChannelRoster(dict.fromkeys(PEOPLE, "agent"), frozenset({"eve"}))
     before = time.thread_time()
-    found = check_seated(graph, seating, budget=2000)
+    found = find_graph_faults(graph, roster, budget=2000)
     assert time.thread_time() - before < 3
     assert "not_explored" in [each.code for each in found]
-    assert check_seated(graph, seating, budget=2000) == found
+    assert find_graph_faults(graph, roster, budget=2000) == found
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon import Agent, Hub, ScriptedModel, TransitionGraph, calls, says, tool
-from tests.hub.gates import soon
+from tests.support.waiting import soon
 
 
 async def test_a_tool_cannot_put_in_a_word_in_its_own_channel() -> None:
@@ -24,4 +24,4 @@ async def test_a_tool_cannot_put_in_a_word_in_its_own_channel() -> None:
         await held[0].send("Begin.")
         assert await soon(held[0].closed()) == "sequence_complete"
         answer = model.requests[1].messages[-1].text
-        assert "'dana' cannot put in a word from inside of a turn of 'bob' here" in answer
+        assert "'dana' cannot interject from inside of a turn of 'bob' here" in answer

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from antiphon import EV_TEXT, Agent, Channel, Envelope, Hub, Participant, Reply, Request, UsageError, says
+from antiphon import (
+    EV_TEXT,
+    Agent,
+    AntiphonError,
+    Channel,
+    Envelope,
+    Hub,
+    Participant,
+    Reply,
+    Request,
+    UsageError,
+    says,
+)
 from antiphon.engines.local import LocalEngine
 from antiphon.hub.clock import SystemClock
-from antiphon.store.memory import MemoryStore
-from tests.hub.gates import soon
+from antiphon.store.memory_store import MemoryStore
+from tests.support.waiting import soon
 
 
 class Model:
@@ -182,3 +195,16 @@ async def test_an_agent_does_not_replace_one_that_code_drives(hub: Hub) -> None:
     await hub.register("bob", kind="agent")
     with pytest.raises(UsageError, match="'bob' is registered in this hub already"):
         await hub.register(Agent("bob", Model("bob")))
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_an_agent_is_not_registered_in_a_hub_that_closes_meanwhile(steps: int, tmp_path: Path) -> None:
+    hub = await Hub.open(f"sqlite:///{tmp_path}/team.db")
+    await hub.register("ann")
+    model = Model("bob")
+    registering = asyncio.ensure_future(hub.register(Agent("bob", model=model)))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    outcome, _ = await asyncio.gather(registering, hub.close(), return_exceptions=True)
+    assert isinstance(outcome, AntiphonError) or model.closed
+    assert [task.get_name() for task in asyncio.all_tasks() if "bob" in task.get_name()] == []

@@ -12,8 +12,8 @@ import pytest
 from antiphon import Agent, Channel, Hub, Limits, Reply, Request, ScriptedModel, calls, says, tool
 from antiphon.core.events import EV_CHANNEL_PAUSED, EV_TURN_FAILED
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
-from tests.hub.places import KeptStore
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run, soon
 
 
 async def never(request: Request) -> Reply:
@@ -95,14 +95,14 @@ class Scene:
 
     async def pass_time(self, seconds: float) -> None:
         """Let whoever can do something do it; then it is later."""
-        await turns(50)
+        await let_others_run(50)
         await self.clock.advance(max(0.0, seconds - 1))
-        await turns(50)
+        await let_others_run(50)
 
     async def settled(self, done: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
             while not done():
-                await turns(1)
+                await let_others_run(1)
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ async def test_a_turn_that_was_owed_runs_once_its_agent_is_registered() -> None:
     await first.close()
     hub = await Hub.over(store, clock=clock)
     again = await (await hub.register("ann")).channel(channel.channel_id)
-    await turns(50)
+    await let_others_run(50)
     assert again.state.status == "active"
     await hub.register(Agent("bob", model=ScriptedModel(["well."])))
     assert await soon(again.closed()) == "answered"
@@ -255,7 +255,7 @@ async def test_a_tool_that_does_not_return_in_time_is_told_to_the_model(scene: S
     asked = asyncio.create_task(agent.invoke("think", hub=scene.hub))
     async with asyncio.timeout(5):
         while not model.requests:
-            await turns(1)
+            await let_others_run(1)
     await scene.pass_time(5)
     assert len(model.requests) == 1
     await scene.clock.advance(1)
@@ -270,7 +270,7 @@ async def test_cancelling_stops_a_turn_at_once_and_says_so(scene: Scene) -> None
     channel = await scene.open("conversation")
     await channel.send("well?")
     await channel.send("still there?")
-    await turns(50)
+    await let_others_run(50)
     assert await channel.cancel("no longer needed") == 2
     await soon(stopped.wait())
     assert await scene.failures(channel) == ["cancelled", "cancelled"]
@@ -282,7 +282,7 @@ async def test_closing_a_channel_stops_its_turns(scene: Scene) -> None:
     await scene.hub.register(Agent("bob", model=until_stopped(stopped)))
     channel = await scene.open("conversation")
     await channel.send("well?")
-    await turns(50)
+    await let_others_run(50)
     await channel.close("enough")
     await soon(stopped.wait())
     log = await scene.hub.log(channel.channel_id)

@@ -14,8 +14,8 @@ from antiphon import Agent, Channel, Envelope, Hub, Participant, Reply, Request,
 from antiphon.core.guard import Later
 from antiphon.engines.local import LocalEngine
 from antiphon.store.sqlite import SqliteStore
-from tests.hub.gates import turns
-from tests.runtime.giving import giver
+from tests.support.given_tasks import giver
+from tests.support.waiting import let_others_run
 
 PATIENCE = 30.0
 """Real seconds after which something never comes."""
@@ -61,8 +61,8 @@ class Scene:
 
     def is_watched(self) -> bool:
         """Whether a reader waits for a channel or an inbox to grow."""
-        feed = self.hub._desk.feed
-        return bool(feed._watchers or feed._ears)
+        feed = self.hub.core.feed
+        return bool(feed._watchers or feed._inbox_watchers)
 
 
 @asynccontextmanager
@@ -172,7 +172,7 @@ async def test_what_waits_when_the_file_is_deleted_ends_with_store_gone(path: Pa
     async with scene(path) as here:
         waiting = asyncio.ensure_future(wait(here))
         await so(here.is_watched, "it waits")
-        await turns()
+        await let_others_run()
         _deleted(path)
         await _refused(waiting)
         await _refused(wait(here))
@@ -197,7 +197,7 @@ async def test_a_draft_that_waits_for_the_end_of_a_turn_is_refused(path: Path, m
         live = channel._live
         dana = await here.seated["dana"].channel(channel.channel_id)
         words = [asyncio.create_task(dana.send("mind the step", message_id=message_id)) for _ in range(2)]
-        await so(lambda: len(live._held) + len(live._twins) == 2, "both wait")
+        await so(lambda: len(live._deferred) + len(live._duplicates) == 2, "both wait")
         _deleted(path)
         for word in words:
             await _refused(word)
@@ -210,12 +210,12 @@ async def test_a_draft_that_is_decided_on_after_the_loss_does_not_begin_to_wait(
         waiting = asyncio.create_task(_inbox(here))
         _deleted(path)
         await _refused(waiting)
-        await _refused(live.submit(lambda fold, laws, at: Later()))
+        await _refused(live.submit(lambda fold, ruleset, at: Later()))
 
 
 async def test_a_turn_that_waits_for_a_task_is_given_up(path: Path) -> None:
     async with scene(path) as here:
-        engine = here.hub._desk.engine
+        engine = here.hub.core.engine
         assert isinstance(engine, LocalEngine)
         boss = giver(here.bob)
         answer = asyncio.create_task(boss.invoke("do it", hub=here.hub))

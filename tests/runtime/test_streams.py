@@ -12,8 +12,8 @@ import pytest
 
 from antiphon import Agent, Denied, FinalStateEvent, Hub, Reply, Request, TokenEvent, UsageError, says
 from antiphon.testing import ManualClock
-from antiphon.testing.patience import until
-from tests.hub.gates import soon, turns
+from antiphon.testing.manual_clock import wait_until
+from tests.support.waiting import let_others_run, soon
 
 BOTH = pytest.mark.parametrize("tokens", [False, True], ids=["whole", "tokens"])
 
@@ -48,8 +48,8 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def unheard(hub: Hub) -> bool:
-    feed = hub._desk.feed
-    return not feed._overhearing and not feed._watchers
+    feed = hub.core.feed
+    return not feed._token_subscribers and not feed._watchers
 
 
 async def answered(agent: Agent, hub: Hub) -> str:
@@ -76,7 +76,7 @@ async def test_whoever_breaks_off_leaves_nothing_behind(hub: Hub) -> None:
     async for _ in agent.stream_invoke("hi", thread_id="t", hub=hub, message_id="m", tokens=True):
         break
     gc.collect()
-    await until(lambda: unheard(hub), "nobody listens any more")
+    await wait_until(lambda: unheard(hub), "nobody listens any more")
     model.go.set()
     assert await answered(agent, hub) == "one two"
 
@@ -95,7 +95,7 @@ async def test_whoever_is_cancelled_leaves_cleanly(hub: Hub, tokens: bool) -> No
     consuming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await soon(consuming)
-    await until(lambda: unheard(hub), "nobody listens any more")
+    await wait_until(lambda: unheard(hub), "nobody listens any more")
     model.go.set()
     assert await answered(agent, hub) == "one two"
 
@@ -157,9 +157,9 @@ async def test_a_hub_that_closes_interrupts_nobody_s_own_work() -> None:
 
     consuming = asyncio.create_task(consume())
     await soon(busy.wait())
-    hub._desk.engine._grace = 0.0  # type: ignore[union-attr]  # its turn does not end by itself
+    hub.core.engine._grace = 0.0  # type: ignore[union-attr]  # its turn does not end by itself
     await soon(hub.close())
-    await turns()
+    await let_others_run()
     assert not consuming.done()
     go_on.set()
     with pytest.raises(UsageError, match="closed while the agent was answering"):

@@ -24,10 +24,10 @@ from antiphon import (
     calls,
     says,
 )
-from antiphon.core.events import EV_CALL_STARTED
+from antiphon.core.execution_events import EV_CALL_STARTED
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
-from tests.runtime.giving import Kept, until, waiting
+from tests.support.given_tasks import Kept, waiting
+from tests.support.waiting import let_others_run, soon, wait_until
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ async def test_what_a_summary_consumed_is_part_of_its_turn(hub: Hub) -> None:
 
 
 async def slowly(messages: Sequence[Message]) -> str:
-    await turns(3)
+    await let_others_run(3)
     return "in short"
 
 
@@ -298,8 +298,8 @@ async def test_a_summary_that_fails_fails_its_turn_and_the_next_one_tries_again(
     )
     await talk(agent, hub, range(1, 2))
     work = asyncio.create_task(agent.invoke("q2", thread_id="t", hub=hub))
-    await until(lambda: len(ways) == 1)
-    await turns(20)
+    await wait_until(lambda: len(ways) == 1)
+    await let_others_run(20)
     await clock.advance(7)
     with pytest.raises(TurnFailed) as caught:
         await soon(work)
@@ -362,7 +362,7 @@ async def test_two_agents_of_a_channel_sum_up_for_themselves(hub: Hub) -> None:
     channel = await ann.open(type="discussion", target=["bob", "eve"])
     for number in range(1, 4):
         await channel.send(f"q{number}")
-        await until(lambda: channel.state.expected_next_speaker == "ann")
+        await wait_until(lambda: channel.state.expected_next_speaker == "ann")
     assert ones.given == [
         ["ann: q1", "b1", "eve: e1"],
         ["[What the 3 messages before came to]\n    bob 1: up to eve: e1", "ann: q2", "b2", "eve: e2"],

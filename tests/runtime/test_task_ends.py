@@ -24,14 +24,14 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.agents.tasks import Task
 from antiphon.agents.tool import Tool
+from antiphon.agents.turn_channel import DelegatedTask
 from antiphon.core.events import EV_TURN_FAILED
-from antiphon.runtime.tasks import Tasks
-from antiphon.store.memory import MemoryStore
+from antiphon.runtime.delegation import DelegatedTasks
+from antiphon.store.memory_store import MemoryStore
 from antiphon.testing import Faults, ManualClock, with_faults
-from tests.hub.gates import soon, turns
-from tests.runtime.giving import (
+from tests.runtime.test_stalls import broken, never
+from tests.support.given_tasks import (
     GIVER,
     Kept,
     asking,
@@ -45,7 +45,7 @@ from tests.runtime.giving import (
     waiting,
     words,
 )
-from tests.runtime.test_stalls import broken, never
+from tests.support.waiting import let_others_run, soon
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ TROUBLES: dict[str, tuple[Callable[[], Agent], str, str]] = {
 async def test_a_task_that_comes_to_nothing_says_why(hub: Hub, clock: ManualClock, trouble: str) -> None:
     make, reason, why = TROUBLES[trouble]
     asked = asyncio.create_task(giver(make()).invoke("go", hub=hub))
-    await turns(100)
+    await let_others_run(100)
     await clock.advance(125)
     reply = await soon(asked)
     assert reply.text == f"TurnFailed: {reason}: {why}"
@@ -174,7 +174,7 @@ async def test_a_task_expires_when_its_time_is_over(hub: Hub, clock: ManualClock
     asked = asyncio.create_task(giver(asking_for(Agent("worker", model=model), ttl=30)).invoke("go", hub=hub))
     await soon(model.asked.wait())
     await clock.advance(29)
-    await turns(50)
+    await let_others_run(50)
     assert (await tasks(hub), asked.done()) == ([("active", "")], False)
     await clock.advance(1)
     reply = await soon(asked)
@@ -205,7 +205,7 @@ async def test_a_task_has_ten_minutes_or_the_time_it_is_given(
     await channel.send("go")
     await soon(model.asked.wait())
     await clock.advance(seconds - 1)
-    await turns(50)
+    await let_others_run(50)
     assert await ends(hub, channel.channel_id) == []
     await clock.advance(1)
     await soon(channel.closed())
@@ -219,7 +219,7 @@ async def test_a_turn_waits_as_long_as_its_task_may_take(hub: Hub, clock: Manual
     await soon(model.asked.wait())
     channel = await boss.channel("t", hub)
     await clock.advance(3599)
-    await turns(20)
+    await let_others_run(20)
     assert (len(channel.state.owed), len(channel.state.tasks)) == (1, 1), "the task has its own time"
     await channel.cancel()
     with pytest.raises(TurnFailed, match="cancelled"):
@@ -234,7 +234,7 @@ async def until_told(hub: Hub, channel_id: str, count: int) -> None:
     """Let everybody go on until so many tasks have ended."""
     async with asyncio.timeout(5):
         while len(await ends(hub, channel_id)) < count:
-            await turns(1)
+            await let_others_run(1)
 
 
 # With the turn that gave it
@@ -264,7 +264,7 @@ async def test_cancelling_a_turn_stops_what_it_has_given_all_the_way_down(hub: H
     )
     async with asyncio.timeout(5):
         while [status for status, _ in await tasks(hub)] != ["closed"] * 3:
-            await turns(1)
+            await let_others_run(1)
     assert await tasks(hub) == [("closed", "cancelled")] * 3
     assert await words(hub, channel.channel_id) == ["started", "progress", "failed"]
 
@@ -427,7 +427,7 @@ async def test_a_task_that_is_done_while_nobody_waits_is_reported_when_somebody_
     await second.register(worker)
     async with asyncio.timeout(5):
         while await tasks(second) != [("closed", "answered")]:
-            await turns(1)
+            await let_others_run(1)
     await second.close()
 
     third = await kept.hub()
@@ -455,7 +455,7 @@ async def test_a_hub_that_closes_between_two_tasks_of_a_call_fails_neither(kept:
     await soon(inside.wait())
     asked.cancel()
     closing = asyncio.create_task(first.close())
-    await turns(20)
+    await let_others_run(20)
     gate.set()
     await soon(again.wait())
     await soon(closing)
@@ -522,32 +522,32 @@ async def test_a_call_that_gives_another_task_in_its_place_is_told(kept: Kept) -
 # Once
 
 
-async def task_of(hub: Hub, worker: Agent) -> Task:
+async def task_of(hub: Hub, worker: Agent) -> DelegatedTask:
     """A task that a turn gives, whatever becomes of it."""
     reply = await soon(Agent("boss", model=echo).invoke("go", hub=hub))
-    return Task("0198-task", reply.channel_id, "6/boss", None, "boss", worker, "look")
+    return DelegatedTask("0198-task", reply.channel_id, "6/boss", None, "boss", worker, "look")
 
 
 async def test_a_task_that_is_stopped_before_it_has_a_channel_was_given_and_failed(hub: Hub) -> None:
     task = await task_of(hub, Agent("worker", model=echo))
-    assert await Tasks(hub).drop(task, "cancelled") == Usage()
+    assert await DelegatedTasks(hub.core).drop(task, "cancelled") == Usage()
     assert await words(hub, task.parent) == ["started", "failed"]
     assert (await ends(hub, task.parent), await tasks(hub)) == (["cancelled"], [])
 
 
 async def test_of_the_ends_of_a_task_the_first_is_recorded(hub: Hub) -> None:
     task = await task_of(hub, Agent("worker", model=echo))
-    await Tasks(hub).drop(task, "cancelled")
-    assert (await soon(Tasks(hub).run(task))).reply.text == "re: look"
+    await DelegatedTasks(hub.core).drop(task, "cancelled")
+    assert (await soon(DelegatedTasks(hub.core).run(task))).reply.text == "re: look"
     assert await words(hub, task.parent) == ["started", "failed"]
 
 
 async def test_a_task_that_is_run_or_stopped_again_is_as_it_was(hub: Hub) -> None:
     model = ScriptedModel([calls("get_time_date", usage=Usage(1, 2)), says("Late.", usage=Usage(3, 4))])
     task = await task_of(hub, Agent("worker", model=model))
-    first, again = [await soon(Tasks(hub).run(task)) for _ in range(2)]
+    first, again = [await soon(DelegatedTasks(hub.core).run(task)) for _ in range(2)]
     assert (again, first.reply.text) == (first, "Late.")
-    assert await Tasks(hub).drop(task, "cancelled") == Usage(4, 6)
+    assert await DelegatedTasks(hub.core).drop(task, "cancelled") == Usage(4, 6)
     assert await words(hub, task.parent) == ["started", "progress", "completed"]
     assert await tasks(hub) == [("closed", "answered")]
 
@@ -571,7 +571,7 @@ async def test_a_store_that_is_away_now_and_then_fails_no_task(
     faults.fail_every, faults.lose_reply_every = fail_every, lose_reply_every
     async with asyncio.timeout(10):
         while channel.state.last_speaker_id != "boss":
-            await turns(20)
+            await let_others_run(20)
             clock.advance(1)
     faults.fail_every = faults.lose_reply_every = 0
     log = await hub.log(channel.channel_id)

@@ -8,8 +8,8 @@ import pytest
 
 from antiphon import Agent, Hub, ScriptedModel, TurnChannel, UsageError, delegate, tool
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon
-from tests.runtime.giving import echo, giver, tasks, words
+from tests.support.given_tasks import echo, giver, tasks, words
+from tests.support.waiting import soon
 
 
 @pytest.fixture

@@ -27,16 +27,17 @@ from antiphon import (
 )
 from antiphon.agents.messages import Model
 from antiphon.agents.tool import Tool
+from antiphon.core.envelope import Instant
 from antiphon.core.errors import StoreUnavailable
-from antiphon.core.events import EV_CALL_STARTED, EV_CHANNEL_CLOSED, EV_TASK_FAILED, EV_TURN_FAILED
-from antiphon.core.instants import Instant
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_TASK_FAILED, EV_TURN_FAILED
+from antiphon.core.execution_events import EV_CALL_STARTED
 from antiphon.engines.local import LocalEngine
 from antiphon.store.protocol import Appended, Store
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
-from tests.hub.places import KeptStore
-from tests.runtime.giving import Kept, asking, giver, of_tasks, tasks, used, waiting, words
 from tests.runtime.test_stalls import never
+from tests.support.given_tasks import Kept, asking, giver, of_tasks, tasks, used, waiting, words
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run, soon
 
 SPENT = Usage(3, 4)
 
@@ -77,7 +78,7 @@ async def test_closing_waits_for_the_call_of_a_task_and_not_for_those_who_wait_f
     asked = asyncio.create_task(agent.invoke("go", thread_id="t", hub=hub, message_id="m"))
     await soon(inside.wait())
     closing = asyncio.create_task(hub.close())
-    await turns(100)
+    await let_others_run(100)
     assert not closing.done(), "the call of the task is given time"
     gate.set()
     await soon(closing)
@@ -169,7 +170,7 @@ async def ended(hub: Hub, channel_id: str) -> dict[str, object]:
     """The data of the end of the one task of a channel, as soon as it is recorded."""
     async with asyncio.timeout(5):
         while (last := (await of_tasks(hub, channel_id))[-1])[0] not in ("failed", "expired", "completed"):
-            await turns(1)
+            await let_others_run(1)
     return last[1]
 
 
@@ -180,7 +181,7 @@ async def test_what_a_task_of_a_task_consumed_counts_when_its_time_is_up(
     asked = asyncio.Event()
     asking = asyncio.create_task(three_deep(asked, **{how: 10}).invoke("go", hub=hub))
     await soon(asked.wait())
-    await turns(50)
+    await let_others_run(50)
     await clock.advance(10)
     reply = await soon(asking)
     assert reply.usage == BOTH
@@ -195,7 +196,7 @@ async def test_what_a_task_of_a_task_consumed_counts_when_its_turn_is_cancelled(
     asking = asyncio.create_task(boss.invoke("go", thread_id="t", hub=hub))
     await soon(asked.wait())
     channel = await boss.channel("t", hub)
-    await turns(50)
+    await let_others_run(50)
     await channel.cancel("enough")
     with pytest.raises(TurnFailed, match="cancelled"):
         await soon(asking)
@@ -222,7 +223,7 @@ async def test_what_a_finished_task_consumed_counts_once_and_when_its_call_is_cu
     invoked = asyncio.create_task(boss.invoke("go", thread_id="t", hub=hub))
     await soon(asked.wait())
     channel = await boss.channel("t", hub)
-    await turns(50)
+    await let_others_run(50)
     await channel.cancel("enough")
     with pytest.raises(TurnFailed, match="cancelled"):
         await soon(invoked)
@@ -274,7 +275,7 @@ async def test_a_task_whose_report_was_lost_with_its_process_is_reported_by_the_
     async with hub_over(cast(Store, dying)) as first, hub_over(store) as second:
         invoked = asyncio.create_task(boss.invoke("go", thread_id="t", hub=first))
         await soon(asked.wait())
-        await turns(50)
+        await let_others_run(50)
         channel_id = (await boss.channel("t", first)).channel_id
         await (await boss.channel("t", first)).cancel("enough")
         await soon(dying.dead.wait())
@@ -302,6 +303,6 @@ async def test_a_fork_answers_for_no_task_of_the_channel_that_it_was_made_of(hub
     before = len(await hub.log(channel.channel_id))
     started = next(each.sequence for each in await hub.log(channel.channel_id) if each.event_type == EV_TURN_FAILED)
     fork = await channel.fork(at=started)
-    await turns(50)
+    await let_others_run(50)
     assert fork.state.open_tasks == {}
     assert len(await hub.log(channel.channel_id)) == before

@@ -36,11 +36,11 @@ from antiphon import (
     tool,
 )
 from antiphon.agents.tool import Tool
-from antiphon.core.instants import seconds_between
-from antiphon.runtime.tasks import DEEPEST
+from antiphon.core.envelope import seconds_between
+from antiphon.runtime.delegation import MAX_TASK_DEPTH
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
-from tests.runtime.giving import asking, echo, giver, of_tasks, tasks, until, used, waiting, words
+from tests.support.given_tasks import asking, echo, giver, of_tasks, tasks, used, waiting, words
+from tests.support.waiting import let_others_run, soon, wait_until
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ async def test_whoever_is_in_the_channel_sees_what_becomes_of_a_task(hub: Hub) -
     await hub.register(boss_of(researcher()))
     channel = await ann.open(type="discussion", target=["boss", "dana"])
     await channel.send("Tell me of bees.")
-    await until(lambda: channel.state.last_speaker_id == "boss")
+    await wait_until(lambda: channel.state.last_speaker_id == "boss")
     seen: list[str] = []
     async for envelope in hub.subscribe(channel.channel_id, participant="dana"):
         seen.append(envelope.event_type)
@@ -300,10 +300,10 @@ async def test_tasks_of_one_message_are_done_side_by_side_and_not_taken_for_each
     wanted = [calls(f"delegate_to_{'one' if text < 'd' else 'two'}", {"task": text}) for text in gates]
     boss = Agent("boss", model=asking(*wanted), tools=[delegate(agent) for agent in agents])
     asked = asyncio.create_task(boss.invoke("go", hub=anywhere))
-    await until(lambda: len(under_way) == 6)
+    await wait_until(lambda: len(under_way) == 6)
     for text in reversed(gates):
         gates[text].set()
-        await turns(3)
+        await let_others_run(3)
     reply = await soon(asked)
     assert reply.text == "a done | b done | c done | d done | e done | f done"
     told = await words(anywhere, reply.channel_id)
@@ -352,18 +352,18 @@ def chain(length: int) -> Agent:
 
 
 async def test_tasks_stand_inside_each_other_as_deep_as_the_limit(hub: Hub) -> None:
-    reply = await soon(chain(DEEPEST).invoke("go", hub=hub))
+    reply = await soon(chain(MAX_TASK_DEPTH).invoke("go", hub=hub))
     assert reply.text == "re: look"
     rows = [row for row in await hub.channels() if row.type == "consulting"]
     knobs = [(await hub.log(row.channel_id))[0].event_data["knobs"] for row in rows]
     depths = [given["task"]["depth"] for given in knobs if isinstance(given, dict)]
-    assert sorted(depths) == list(range(1, DEEPEST + 1))
+    assert sorted(depths) == list(range(1, MAX_TASK_DEPTH + 1))
 
 
 async def test_a_task_that_would_stand_too_deep_is_refused_and_everybody_reports(hub: Hub) -> None:
-    reply = await soon(chain(DEEPEST + 1).invoke("go", hub=hub))
+    reply = await soon(chain(MAX_TASK_DEPTH + 1).invoke("go", hub=hub))
     assert reply.text == "UsageError: 8 tasks stand inside each other already, the limit; do it without another"
-    assert await tasks(hub) == [("closed", "answered")] * DEEPEST
+    assert await tasks(hub) == [("closed", "answered")] * MAX_TASK_DEPTH
     assert await words(hub, reply.channel_id) == ["started", "progress", "completed"]
 
 
@@ -458,7 +458,7 @@ async def test_whoever_follows_a_turn_is_told_of_the_call_while_its_task_runs(hu
     assert (first.agent, first.tool, first.args) == ("boss", "delegate_to_worker", {"task": "look"})
     await soon(inside.wait())
     rest = asyncio.create_task(_all(events))
-    await turns(20)
+    await let_others_run(20)
     assert not rest.done()
     gate.set()
     told = await soon(rest)

@@ -30,7 +30,7 @@ from antiphon import (
     tool,
 )
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
+from tests.support.waiting import let_others_run, soon
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ async def test_an_answer_of_another_type_than_is_wanted_now_says_so(hub: Hub) ->
     model = ScriptedModel(["7"])
     assert (await Agent("bob", model, output=int).invoke("?", thread_id="t", message_id="m", hub=hub)).output == 7
     changed = Agent("bob", model, output=list[str])
-    hub._desk.agents["bob"] = changed  # as if the program had been changed and started again
+    hub.core.agents["bob"] = changed  # as if the program had been changed and started again
     again = await changed.invoke("?", thread_id="t", message_id="m", hub=hub)
     assert (again.text, again.stopped, again.output) == ("7", "invalid_output", None)
 
@@ -206,7 +206,7 @@ async def test_a_task_without_a_time_of_its_own_ends_before_the_turn_that_waits_
     asked = asyncio.create_task(lead.invoke("Well?", thread_id="t", hub=hub))
     await soon(thinking.wait())
     await clock.advance(599)
-    await turns(20)
+    await let_others_run(20)
     assert not asked.done()
     await clock.advance(1)
     reply = await soon(asked)

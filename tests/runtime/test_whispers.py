@@ -33,11 +33,12 @@ from antiphon import (
     tool,
     visible_to,
 )
+from antiphon.engines.local import LocalEngine
 from antiphon.testing import ManualClock
-from antiphon.testing.patience import until
-from tests.hub.gates import soon
-from tests.hub.places import KeptStore
-from tests.server.houses import house, opened, so
+from antiphon.testing.manual_clock import wait_until
+from tests.support.kept_store import KeptStore
+from tests.support.served_hub import opened, poll_until, served_hub
+from tests.support.waiting import soon
 
 SECRET = "the code is 4711"
 
@@ -74,7 +75,7 @@ async def leaked(hub: Hub, channel: Channel, *readers: str, what: str = "4711") 
 
 
 async def said_by(hub: Hub, channel: Channel, sender: str) -> Envelope:
-    await until(lambda: sender not in channel.state.speakers, f"{sender} answers")
+    await wait_until(lambda: sender not in channel.state.speakers, f"{sender} answers")
     return next(each for each in reversed(await of(hub, channel, sender)) if "channel" not in each.event_type)
 
 
@@ -217,7 +218,7 @@ async def test_turn_after_a_failed_one_stays_private(hub: Hub) -> None:
     await hub.register("dana", kind="human")
     channel = await ann.open(type="discussion", target=["bob", "dana"])
     await channel.send(SECRET, audience=["bob"])
-    await until(lambda: channel.state.speakers == ("dana",), "a person goes on")
+    await wait_until(lambda: channel.state.speakers == ("dana",), "a person goes on")
     assert channel.state.answering == {"bob": ("bob", "ann")}
 
 
@@ -229,7 +230,7 @@ async def test_failure_is_told_to_those_who_heard_the_question(hub: Hub) -> None
     await hub.register(Agent("bob", model=ScriptedModel([ModelError(SECRET)])))
     channel = await ann.open(type="discussion", target=["bob", "dana"])
     await channel.send(SECRET, audience=["bob"])
-    await until(lambda: channel.state.speakers == ("dana",), "a person goes on")
+    await wait_until(lambda: channel.state.speakers == ("dana",), "a person goes on")
     [failed] = await of(hub, channel, "hub", "turn.failed")
     assert failed.audience == ["bob", "ann"]
     assert await leaked(hub, channel, "dana") == []
@@ -250,7 +251,7 @@ async def test_call_in_doubt_is_told_to_those_who_heard_the_question(clock: Manu
     await channel.send(SECRET, audience=["bob"])
     await soon(started.wait())
     await clock.advance(6)
-    await until(lambda: bool(channel.state.owed and channel.state.owed[0].doubts), "it is in doubt")
+    await wait_until(lambda: bool(channel.state.owed and channel.state.owed[0].doubts), "it is in doubt")
     [doubted] = await of(hub, channel, "hub", "call.doubted")
     assert doubted.audience == ["bob", "ann"]
 
@@ -349,12 +350,12 @@ async def test_nothing_leaks_over_http(clock: ManualClock) -> None:
         return ""
 
     agent = Agent("bob", model=ScriptedModel([calls("pay", {"code": SECRET})]), tools=[pay])
-    async with house(agent, clock=clock) as served:
+    async with served_hub(agent, clock=clock) as served:
         ann, dana = await served.known("ann"), await served.known("dana", "read", "write", "approve")
         channel_id = await opened(ann, "bob", "dana", type="discussion")
-        live = await served.hub._desk.live(channel_id)
+        live = await served.hub.core.live(channel_id)
         await ann.post(f"/channels/{channel_id}/messages", json={"text": SECRET, "audience": ["bob"]})
-        await so(lambda: live.state.owed[0].epoch > 0, "the turn begins")
+        await poll_until(lambda: live.state.owed[0].epoch > 0, "the turn begins")
         while not live.state.owed[0].doubts:
             await clock.advance(6)
             await asyncio.sleep(0.01)
@@ -420,7 +421,7 @@ async def test_chosen_audience_survives_a_restart(clock: ManualClock) -> None:
         return says("never")
 
     store = KeptStore(clock=clock)
-    first = await Hub.over(store, clock=clock)
+    first = await Hub.over(store, clock=clock, engine=LocalEngine(store, clock, grace=0.01))
     ann, _ = await first.register("ann"), await first.register("cleo")
     await first.register(Agent("bob", model=halting, tools=[publish]))
     channel = await ann.open(type="discussion", target=["bob", "cleo"])

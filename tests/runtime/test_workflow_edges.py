@@ -32,10 +32,11 @@ from antiphon import (
     tool,
 )
 from antiphon.core.codec import count_values, to_json
-from antiphon.core.events import EV_GRAPH_WARNED, Json
-from antiphon.core.instants import after
+from antiphon.core.envelope import Json, add_seconds
+from antiphon.core.events import EV_GRAPH_WARNED
 from antiphon.testing import ManualClock
-from tests.hub.gates import GatedStore, soon, turns
+from tests.support.gated_store import GatedStore
+from tests.support.waiting import let_others_run, soon
 
 LESS = "use fewer transitions, or conditions with fewer parts"
 LINE = TransitionGraph.sequence(["ann", "bob", "dana"])
@@ -93,17 +94,17 @@ async def room() -> AsyncIterator[Room]:
 async def test_whoever_leaves_while_something_else_is_recorded_has_said_nothing(room: Room) -> None:
     channel, dana = await room.asked()
     room.store.close_gate(channel.channel_id)
-    room.clock._now = after(room.clock.now(), 130)  # a warning is due, and nobody has told of it yet
+    room.clock._now = add_seconds(room.clock.now(), 130)  # a warning is due, and nobody has told of it yet
     word = asyncio.create_task(dana.send("stop that"))
-    await turns(50)
+    await let_others_run(50)
     word.cancel()
-    await turns(50)
+    await let_others_run(50)
     assert word.cancelled()
     room.store.let_pass()
     room.bob.may_answer.set()
     async with asyncio.timeout(5):
         while channel.state.expected_next_speaker != "dana":
-            await turns(1)
+            await let_others_run(1)
     assert await room.said(channel) == ["go"]
 
 
@@ -136,10 +137,10 @@ async def test_nobody_waits_for_a_turn_that_waits_for_a_person(room: Room) -> No
     )
     await channel.send("go")
     await soon(asked.wait())
-    await turns(50)
+    await let_others_run(50)
     dana = await room.people["dana"].channel(channel.channel_id)
     word = asyncio.create_task(dana.send("what happened?"))
-    await turns(20)
+    await let_others_run(20)
     assert not word.done()
     await room.clock.advance(6)
     with pytest.raises(Denied) as refused:

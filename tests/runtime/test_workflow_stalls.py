@@ -42,9 +42,10 @@ from antiphon import (
 )
 from antiphon.core.events import EV_RULE_FAILED, EV_TURN_ASSIGNED, EV_TURN_FAILED
 from antiphon.testing import ManualClock
-from tests.hub.gates import soon, turns
-from tests.hub.places import KeptStore, fold_of
 from tests.runtime.test_stalls import TROUBLES, never
+from tests.support.inspection import fold_of
+from tests.support.kept_store import KeptStore
+from tests.support.waiting import let_others_run, soon
 
 OVERDUE = "expectation_violated:turn_within"
 
@@ -103,14 +104,14 @@ class Place:
 
     async def quiet(self, channel: Channel) -> str:
         """What it has come to, when nobody does anything any more: why it ended, or who is awaited."""
-        await turns(100)
+        await let_others_run(100)
         fold = await fold_of(self.hub, channel.channel_id)
         state = fold.state
         if state.ended:
             return state.close_reason
         assert state.speakers, "nobody has the turn, and nobody knows"
         people = all(state.participants[name] == "human" for name in state.speakers)
-        assert people or channel._live.laws.due(fold) is not None, f"{state.speakers} are awaited for ever"
+        assert people or channel._live.ruleset.due(fold) is not None, f"{state.speakers} are awaited for ever"
         return ",".join(state.speakers)
 
 
@@ -295,7 +296,7 @@ async def test_a_turn_that_fails_is_given_to_a_person_or_ends_the_channel(
     place.seated["bob"] = await place.hub.register(make())
     channel = await place.open(TransitionGraph.sequence(["ann", "bob"]))
     await channel.send("well?")
-    await turns(100)
+    await let_others_run(100)
     if seconds:
         await place.clock.advance(seconds - 1)
         assert await place.quiet(channel) == "bob", "not before its time"

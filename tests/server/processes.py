@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.server.limits import USUAL, Limits
-from tests.server.houses import PATIENCE
+from antiphon.server.limits import DEFAULT_SERVER_LIMITS, ServerLimits
+from tests.support.served_hub import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MEBIBYTE = 1024 * 1024
@@ -53,9 +53,9 @@ class Process:
 
 
 @asynccontextmanager
-async def process(limits: Limits = USUAL, *, url: str = "memory:") -> AsyncIterator[Process]:
+async def process(limits: ServerLimits = DEFAULT_SERVER_LIMITS, *, url: str = "memory:") -> AsyncIterator[Process]:
     """A server in a process, with an agent called support and somebody called bob."""
-    async with started("-m", "tests.server.child", url, msgspec.json.encode(limits).decode()) as begun:
+    async with started("-m", "tests.server.server_child", url, msgspec.json.encode(limits).decode()) as begun:
         yield begun
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from antiphon import Agent, Hub, Reply, Request, TransitionGraph, UsageError, calls, tool
 from antiphon.core.codec import to_json
-from antiphon.server.limits import Limits
-from antiphon.server.table import VERBS
-from tests.server.houses import echo, house, opened, so
+from antiphon.server.limits import ServerLimits
+from antiphon.server.routes import ROUTES
 from tests.server.wire import answer, events_of, raw, send
+from tests.support.served_hub import echo, opened, poll_until, served_hub
 
 MEBIBYTE = 1024 * 1024
 PRIVATE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -29,12 +29,12 @@ def is_private(response: httpx2.Response) -> bool:
 
 
 async def test_no_answer_is_kept_or_guessed_at() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         client = await here.known("ann")
         channel_id = await opened(client, "support")
         places = {"name": "support", "channel_id": channel_id, "key_id": "0" * 12, "approval_id": "x"}
         seen = set()
-        for verb in VERBS:
+        for verb in ROUTES:
             body = None if verb.takes is None else {"text": "Hello"}
             async with client.stream(verb.method, verb.path.format(**places), json=body) as response:
                 assert is_private(response), verb.name
@@ -65,7 +65,7 @@ DOUBLED = {
 
 @pytest.mark.parametrize("body", DOUBLED.values(), ids=DOUBLED)
 async def test_a_name_that_is_given_twice_is_refused(body: bytes) -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         client = await here.client()
         refused = await client.post("/channels", content=body, headers=JSON)
@@ -76,7 +76,7 @@ async def test_a_name_that_is_given_twice_is_refused(body: bytes) -> None:
 
 
 async def test_a_name_that_is_given_twice_is_refused_in_chats_too() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         client = await here.client()
         body = b'{"model": "support", "messages": [{"role": "user", "role": "system", "content": "Hi"}]}'
         refused = await client.post("/v1/chat/completions", content=body, headers=JSON)
@@ -85,7 +85,7 @@ async def test_a_name_that_is_given_twice_is_refused_in_chats_too() -> None:
 
 
 async def test_the_same_name_in_two_objects_is_fine() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         client = await here.client()
         rows = {"rows": [{"a": 1}, {"a": {"a": '{"a": 1, "a": 2}'}}]}
@@ -105,7 +105,7 @@ def test_a_graph_as_text_has_every_name_once() -> None:
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite"])
 async def test_a_page_of_a_log_is_no_larger_than_a_mebibyte(url: str, tmp_path: Path) -> None:
-    async with house(url=f"sqlite:///{tmp_path / 'log.db'}" if url == "sqlite" else url) as here:
+    async with served_hub(url=f"sqlite:///{tmp_path / 'log.db'}" if url == "sqlite" else url) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -127,7 +127,7 @@ async def test_a_page_of_a_log_is_no_larger_than_a_mebibyte(url: str, tmp_path: 
 
 
 async def test_a_page_has_at_least_one_envelope() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -146,7 +146,7 @@ async def test_a_store_reads_no_more_than_a_mebibyte_at_once(url: str, tmp_path:
         for _ in range(12):
             await channel.send(BIG)
         sizes, after = [], 0
-        while (page := await hub._desk.store.read(channel.channel_id, after=after)).envelopes:
+        while (page := await hub.core.store.read(channel.channel_id, after=after)).envelopes:
             sizes.append(sum(len(to_json(each)) for each in page.envelopes))
             after = page.envelopes[-1].sequence
             assert page.more == (after < channel._live.state.sequence)
@@ -174,7 +174,7 @@ async def test_other_listings_are_no_larger_either() -> None:
     async def model(asked: Request) -> Reply:
         return calls("pay", {"note": "x" * 600})
 
-    async with house(Agent("support", model, tools=[pay]), limits=Limits(page_bytes=2000)) as here:
+    async with served_hub(Agent("support", model, tools=[pay]), limits=ServerLimits(page_bytes=2000)) as here:
         client = await here.client()
         for _ in range(5):
             assert (await client.post("/agents/support/invoke", json={"text": "Pay."})).status_code == 409
@@ -184,7 +184,7 @@ async def test_other_listings_are_no_larger_either() -> None:
         assert all(0 < len(to_json(page)) <= 2000 for page in waiting)
         assert len({each["channel_id"] for page in waiting for each in page}) == 5
         assert len(waiting) >= 3
-    async with house(limits=Limits(page_bytes=1)) as here:
+    async with served_hub(limits=ServerLimits(page_bytes=1)) as here:
         await here.hub.register("bob")
         client = await here.client()
         ids = [await opened(client, "bob") for _ in range(4)]
@@ -194,7 +194,7 @@ async def test_other_listings_are_no_larger_either() -> None:
 
 
 async def test_a_late_subscriber_gets_everything_in_order() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -207,4 +207,4 @@ async def test_a_late_subscriber_gets_everything_in_order() -> None:
                 if event.data["sequence"] == 16:
                     break
         assert heard == list(range(heard[0], 17))
-        await so(lambda: here.served.streams.count == 0, "the stream has ended")
+        await poll_until(lambda: here.served.streams.open.count == 0, "the stream has ended")

@@ -11,15 +11,15 @@ import httpx2
 import pytest
 
 from antiphon import Agent, Limits, Reply, Request, calls, says, tool
-from antiphon.hub.keys import SCOPES
-from antiphon.runtime.deciding import DECISIONS
-from tests.engines.crashes import Mind, crashes, so
-from tests.hub.gates import turns
-from tests.server.houses import House, house
+from antiphon.runtime.turn_control import APPROVAL_DECISIONS
+from antiphon.server.api_keys import KEY_SCOPES
+from tests.support.crashing_hubs import Mind, crashes
+from tests.support.served_hub import ServedHub, served_hub
+from tests.support.waiting import let_others_run, wait_until
 
 INVOKE = "/agents/support/invoke"
 QUESTION = {"text": "Pay.", "thread_id": "t", "message_id": "m"}
-PERSON = [scope for scope in SCOPES if scope != "operate"]
+PERSON = [scope for scope in KEY_SCOPES if scope != "operate"]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Till:
 class Doubt:
     """A turn that waits for a person, and who may decide."""
 
-    here: House
+    here: ServedHub
     till: Till
     ann: httpx2.AsyncClient
     waiting: dict[str, object]
@@ -62,7 +62,7 @@ class Doubt:
 @asynccontextmanager
 async def in_doubt() -> AsyncIterator[Doubt]:
     till = Till()
-    async with house(till.agent()) as here:
+    async with served_hub(till.agent()) as here:
         ann = await here.known("ann", *PERSON)
         refused = await ann.post(INVOKE, json=QUESTION)
         assert (refused.status_code, refused.json()["error"]["reason"]) == (409, "in_doubt")
@@ -74,7 +74,7 @@ async def test_a_call_in_doubt_is_listed_with_everything_that_a_decision_needs()
     async with in_doubt() as doubt:
         waiting = doubt.waiting
         assert (waiting["agent"], waiting["tool"], waiting["args"]) == ("support", "pay", {"cents": 4200})
-        assert waiting["options"] == list(DECISIONS)
+        assert waiting["options"] == list(APPROVAL_DECISIONS)
         assert "nothing came within 0.02 seconds" in str(waiting["why"])
         assert len(str(waiting["digest"])) >= 32
         own = (await doubt.ann.get("/channels")).json()["channels"]
@@ -203,9 +203,9 @@ async def test_a_suspended_turn_waits_beside_calls_in_doubt(decision: str, text:
         asking = asyncio.ensure_future(
             Agent("support", mind := Mind(), limits=limits).invoke("Pay.", thread_id="t", message_id="m", hub=hub)
         )
-        await so(lambda: mind.thinks)
+        await wait_until(lambda: mind.thinks)
         hub = await place.next_hub()
-        async with house(Agent("support", Mind(says("I live.")), limits=limits), hub=hub) as here:
+        async with served_hub(Agent("support", Mind(says("I live.")), limits=limits), hub=hub) as here:
             user = await here.client()
             await until_listed(user)
             [waiting] = (await user.get("/approvals")).json()["approvals"]
@@ -222,4 +222,4 @@ async def test_a_suspended_turn_waits_beside_calls_in_doubt(decision: str, text:
 async def until_listed(client: httpx2.AsyncClient) -> None:
     async with asyncio.timeout(10):
         while not (await client.get("/approvals")).json()["approvals"]:
-            await turns(1)
+            await let_others_run(1)

@@ -15,10 +15,10 @@ import httpx2
 import pytest
 
 from antiphon import Agent, AgentTarget, FromSpeaker, Reply, TerminateTarget, Transition, TransitionGraph, says
-from antiphon.server.limits import Limits
-from tests.server.houses import House, echo, house, opened, so
+from antiphon.server.limits import ServerLimits
 from tests.server.processes import MEBIBYTE, process
 from tests.server.wire import answer, ended, raw, request, send
+from tests.support.served_hub import ServedHub, echo, opened, poll_until, served_hub
 
 GIBIBYTE = 1024 * MEBIBYTE
 SENT = GIBIBYTE if os.environ.get("ANTIPHON_PROOF") == "1" else 48 * MEBIBYTE
@@ -26,7 +26,7 @@ SENT = GIBIBYTE if os.environ.get("ANTIPHON_PROOF") == "1" else 48 * MEBIBYTE
 MOST_GROWTH = 64 * MEBIBYTE
 INVOKE = "/agents/support/invoke"
 JSON = "content-type: application/json"
-QUICK = Limits(body_seconds=0.3, request_seconds=0.4, stalled_seconds=0.5)
+QUICK = ServerLimits(body_seconds=0.3, request_seconds=0.4, stalled_seconds=0.5)
 
 
 # Bodies
@@ -82,7 +82,7 @@ BAD = {
 
 
 async def test_a_body_that_is_no_good_is_refused_by_name() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -107,14 +107,14 @@ async def test_a_body_that_is_no_good_is_refused_by_name() -> None:
     ],
 )
 async def test_a_body_of_another_kind_is_refused(headers: dict[str, str], reason: str) -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         bomb = gzip.compress(b'{"text": "' + b"x" * MEBIBYTE + b'"}')
         refused = await (await here.client()).post(INVOKE, content=bomb, headers=headers)
         assert (refused.status_code, refused.json()["error"]["reason"]) == (415, reason)
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    async with house(Agent("support", echo), limits=QUICK) as here:
+    async with served_hub(Agent("support", echo), limits=QUICK) as here:
         async with raw(here.port) as sock:
             await send(sock, request("POST", INVOKE, JSON, "content-length: 100"), b'{"te')
             status, said = await answer(sock)
@@ -124,7 +124,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
 
 
 async def test_whoever_drips_a_body_is_not_waited_for() -> None:
-    async with house(Agent("support", echo), limits=QUICK) as here, raw(here.port) as sock:
+    async with served_hub(Agent("support", echo), limits=QUICK) as here, raw(here.port) as sock:
         await send(sock, request("POST", INVOKE, JSON, "transfer-encoding: chunked"))
         dripping = asyncio.create_task(drip(sock, b"1\r\n \r\n"))
         try:
@@ -147,7 +147,7 @@ async def drip(sock: socket.socket, piece: bytes) -> None:
 
 
 async def test_an_answer_that_was_given_in_time_is_taken_to_be_one() -> None:
-    async with house(Agent("support", echo), limits=QUICK) as here, raw(here.port) as sock:
+    async with served_hub(Agent("support", echo), limits=QUICK) as here, raw(here.port) as sock:
         body = b'{"text": "x"}'
         await send(sock, request("POST", INVOKE, JSON, f"content-length: {len(body)}"), body[:5])
         await asyncio.sleep(0)
@@ -159,7 +159,7 @@ async def test_an_answer_that_was_given_in_time_is_taken_to_be_one() -> None:
 
 
 async def test_a_head_without_end_is_refused() -> None:
-    async with house() as here, raw(here.port) as sock:
+    async with served_hub() as here, raw(here.port) as sock:
         await send(sock, b"GET /health HTTP/1.1\r\n", *[b"x-more: " + b"y" * 1000 + b"\r\n"] * 500)
         assert (await answer(sock))[0] == 400
         await still_answers(here)
@@ -167,7 +167,7 @@ async def test_a_head_without_end_is_refused() -> None:
 
 @pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET\r\n\r\n", b"\r\nx\r\n\r\n"])
 async def test_what_is_no_http_is_refused(garbage: bytes) -> None:
-    async with house(limits=QUICK) as here, raw(here.port) as sock:
+    async with served_hub(limits=QUICK) as here, raw(here.port) as sock:
         await send(sock, garbage)
         assert (await answer(sock))[0] in (0, 400)
         await still_answers(here)
@@ -175,21 +175,21 @@ async def test_what_is_no_http_is_refused(garbage: bytes) -> None:
 
 @pytest.mark.parametrize("first", [b"", b"GET /heal", request("GET", "/health") + b"GET /"])
 async def test_whoever_asks_for_nothing_is_let_go(first: bytes) -> None:
-    async with house(limits=QUICK) as here, raw(here.port) as sock:
+    async with served_hub(limits=QUICK) as here, raw(here.port) as sock:
         await send(sock, first)
         await ended(sock)
         await still_answers(here)
 
 
 async def test_whoever_drips_a_head_is_let_go() -> None:
-    async with house(limits=QUICK) as here, raw(here.port) as sock:
+    async with served_hub(limits=QUICK) as here, raw(here.port) as sock:
         await send(sock, b"GET /health HTTP/1.1\r\n")
         await drip(sock, b"x: y\r\n")
         await still_answers(here)
 
 
 async def test_whoever_asks_again_and_again_is_not_let_go() -> None:
-    async with house(limits=QUICK) as here:
+    async with served_hub(limits=QUICK) as here:
         client = await here.client(limits=httpx2.Limits(max_connections=1))
         loop = asyncio.get_running_loop()
         until, ports = loop.time() + 3 * QUICK.request_seconds, set()
@@ -208,7 +208,7 @@ async def test_whoever_waits_for_an_answer_is_not_let_go() -> None:
         await thinking.wait()
         return says("Here it is.")
 
-    async with house(Agent("support", slow), limits=QUICK) as here:
+    async with served_hub(Agent("support", slow), limits=QUICK) as here:
         client = await here.client()
         waiting = asyncio.create_task(client.post(INVOKE, json={"text": "x"}))
         await asyncio.sleep(3 * QUICK.request_seconds)
@@ -216,7 +216,7 @@ async def test_whoever_waits_for_an_answer_is_not_let_go() -> None:
         assert (await waiting).json()["text"] == "Here it is."
 
 
-async def still_answers(here: House) -> None:
+async def still_answers(here: ServedHub) -> None:
     """Somebody else is answered."""
     async with raw(here.port) as sock:
         await send(sock, request("GET", "/health", "connection: close"))
@@ -225,7 +225,7 @@ async def still_answers(here: House) -> None:
 
 async def test_an_answer_comes_at_once() -> None:
     """Whoever lets the system hold back the second half of an answer waits some 40 ms for each."""
-    async with house() as here:
+    async with served_hub() as here:
         client = await here.client()
         took = []
         for _ in range(10):
@@ -239,7 +239,7 @@ async def test_an_answer_comes_at_once() -> None:
 
 
 async def test_too_many_streams_are_refused() -> None:
-    async with house(limits=Limits(streams=5, streams_each=3)) as here:
+    async with served_hub(limits=ServerLimits(streams=5, streams_each=3)) as here:
         ann, bob, carl = [await here.known(name) for name in ("ann", "bob", "carl")]
         channel_id = await opened(ann, "bob")
         others = await opened(ann, "carl")
@@ -257,13 +257,13 @@ async def test_too_many_streams_are_refused() -> None:
                 assert response.status_code == status
                 if status == 429:
                     assert json.loads(await response.aread())["error"]["reason"] == "too_many_streams"
-        await so(lambda: here.served.streams.count == 0, "all have left")
+        await poll_until(lambda: here.served.streams.open.count == 0, "all have left")
         async with carl.stream("GET", f"/channels/{others}/subscribe") as response:
             assert response.status_code == 200
 
 
 async def test_a_thousand_idle_connections_stop_nobody() -> None:
-    async with process(Limits(request_seconds=1.5)) as server, httpx2.AsyncClient(base_url=server.url) as client:
+    async with process(ServerLimits(request_seconds=1.5)) as server, httpx2.AsyncClient(base_url=server.url) as client:
         await client.get("/health")
         before = server.open_files()
         async with AsyncExitStack() as stack:
@@ -277,7 +277,7 @@ async def test_a_thousand_idle_connections_stop_nobody() -> None:
                 took.append(time.perf_counter() - began)
             assert sorted(took)[25] < 0.5
             await asyncio.gather(*map(ended, idle))
-        await so(lambda: server.open_files() <= before + 1, "its files are closed again")
+        await poll_until(lambda: server.open_files() <= before + 1, "its files are closed again")
 
 
 async def pieces(count: int) -> AsyncIterator[bytes]:
@@ -286,7 +286,7 @@ async def pieces(count: int) -> AsyncIterator[bytes]:
 
 
 async def test_a_body_in_pieces_is_a_body() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         client = await here.client()
 
         async def body() -> AsyncIterator[bytes]:
@@ -300,7 +300,7 @@ async def test_a_body_in_pieces_is_a_body() -> None:
 
 
 async def test_a_silent_stream_shows_that_it_lives() -> None:
-    async with house(limits=Limits(heartbeat_seconds=0.05)) as here:
+    async with served_hub(limits=ServerLimits(heartbeat_seconds=0.05)) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -322,7 +322,7 @@ async def events_of_lines(lines: AsyncIterator[str]) -> AsyncIterator[object]:
 async def test_a_graph_of_a_thousand_transitions_opens_a_channel() -> None:
     """A body may hold more values than a message, which is held to its own limit."""
     rules = [Transition(FromSpeaker(name), AgentTarget("bob")) for name in ["ann", "bob"] * 500]
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         client = await here.known("ann")
         knobs = {"graph": TransitionGraph("ann", rules, TerminateTarget("done"), max_turns=9).to_dict()}

@@ -13,19 +13,27 @@ from antiphon import Agent, Denied, Envelope, Hub, Reply, Request, says
 from antiphon.cli import commands
 from antiphon.core.codec import digest_of
 from antiphon.core.events import EV_HISTORY_IMPORTED, EV_TEXT, EV_TURN_ASSIGNED
-from antiphon.core.replaying import replayed
+from antiphon.core.replaying import replay_decisions
 from antiphon.core.views import Message
-from antiphon.orchestration.lawbook import laws_for
-from antiphon.runtime.events import TokenEvent
-from antiphon.runtime.invoking import Before, answer_of, channel_of
-from antiphon.server.chat_memory import ALIKE, Held, Memory
-from antiphon.server.chat_reading import conversation_of
-from antiphon.server.chat_shapes import ChatNote, ChatRequest
-from antiphon.server.chat_speech import GAP, Head, Speech, Telling
-from antiphon.server.problems import Refused
-from antiphon.server.reading import typed
+from antiphon.orchestration.catalogue import ruleset_for
+from antiphon.runtime.agent import ImportedHistory, answer_of, channel_of
+from antiphon.runtime.turn_events import TokenEvent
+from antiphon.server.app import decode_body
+from antiphon.server.chat_protocol import (
+    MAX_SAME_DIGEST,
+    PART_GAP,
+    ChatChunk,
+    ChatMemory,
+    ChatNote,
+    ChatPosition,
+    ChatRequest,
+    ChunkWriter,
+    SentText,
+)
+from antiphon.server.chat_routes import conversation_of
+from antiphon.server.problems import RequestRefused
 from antiphon.testing import ManualClock, canonical_digest
-from tests.server.houses import house
+from tests.support.served_hub import served_hub
 
 EARLIER = [
     Message("system", "Be brief."),
@@ -43,7 +51,7 @@ async def recite(request: Request) -> Reply:
 def asked(**fields: object) -> ChatRequest:
     """A request as it is read from the wire."""
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
-    return typed(json.dumps(body).encode(), ChatRequest)
+    return decode_body(json.dumps(body).encode(), ChatRequest)
 
 
 def said(*roles: str) -> list[dict[str, object]]:
@@ -110,7 +118,7 @@ def test_what_changes_nothing_is_taken(fields: dict[str, object]) -> None:
     ],
 )
 def test_what_changes_the_meaning_is_refused_by_name(field: str, value: object) -> None:
-    with pytest.raises(Refused, match=rf"^{field} is .* not taken here: .*; leave it out") as refused:
+    with pytest.raises(RequestRefused, match=rf"^{field} is .* not taken here: .*; leave it out") as refused:
         conversation_of(asked(**{field: value}))
     assert (refused.value.status, refused.value.reason) == (400, "unsupported")
 
@@ -127,14 +135,16 @@ def test_what_changes_the_meaning_is_refused_by_name(field: str, value: object) 
     ],
 )
 def test_a_message_that_no_agent_can_read_is_refused(message: dict[str, object], why: str) -> None:
-    with pytest.raises(Refused, match=why) as refused:
+    with pytest.raises(RequestRefused, match=why) as refused:
         conversation_of(asked(messages=[message, {"role": "user", "content": "Hi"}]))
     assert refused.value.status == 400
 
 
 @pytest.mark.parametrize("last", ["assistant", "system"])
 def test_the_last_message_is_the_user_s(last: str) -> None:
-    with pytest.raises(Refused, match=f"the last of the messages has the role {last!r}; end with what the user says"):
+    with pytest.raises(
+        RequestRefused, match=f"the last of the messages has the role {last!r}; end with what the user says"
+    ):
         conversation_of(asked(messages=said("user", last)))
 
 
@@ -142,8 +152,8 @@ def test_the_last_message_is_the_user_s(last: str) -> None:
     "body", [b'{"model": "m"}', b'{"model": "m", "messages": []}', b'{"model": 1, "messages": [{}]}']
 )
 def test_what_is_no_request_at_all_is_refused_with_its_place(body: bytes) -> None:
-    with pytest.raises(Refused) as refused:
-        typed(body, ChatRequest)
+    with pytest.raises(RequestRefused) as refused:
+        decode_body(body, ChatRequest)
     assert refused.value.status == 422
 
 
@@ -152,7 +162,7 @@ def test_what_is_no_request_at_all_is_refused_with_its_place(body: bytes) -> Non
 
 @given(parts=st.lists(st.lists(st.text(max_size=5), max_size=4), max_size=4), answer=st.text(max_size=12))
 def test_what_is_sent_ends_with_the_answer_whatever_was_streamed(parts: list[list[str]], answer: str) -> None:
-    speech, sent = Speech(), ""
+    speech, sent = SentText(), ""
     for part in parts:
         speech.ends_part()
         sent += "".join(speech.piece(piece) for piece in part)
@@ -176,13 +186,13 @@ def test_white_space_makes_no_other_answer(words: list[str], data: st.DataObject
     def spaced() -> str:
         return "".join(data.draw(WHITE) + word for word in words) + data.draw(WHITE)
 
-    speech, streamed = Speech(), spaced()
+    speech, streamed = SentText(), spaced()
     cut = data.draw(st.integers(0, len(streamed)))
     speech.piece(streamed[:cut])
     speech.piece(streamed[cut:])
     assert speech.whole(spaced()) == ""
     assert speech.said == streamed
-    begun = Speech()
+    begun = SentText()
     begun.piece(streamed[:cut])
     begun.whole(spaced())
     assert bare(begun.said) == "".join(words)
@@ -196,51 +206,52 @@ def test_white_space_makes_no_other_answer(words: list[str], data: st.DataObject
         (["Good  day."], "Good day.\n", ""),
         (["Good "], "  Good day.", "day."),
         (["  "], "Good day.", "Good day."),
-        (["Good day."], "Good day, Ann.", f"{GAP}Good day, Ann."),
+        (["Good day."], "Good day, Ann.", f"{PART_GAP}Good day, Ann."),
         (["Good day."], " \n", ""),
     ],
 )
 def test_an_answer_that_was_streamed_with_other_white_space_is_not_sent_again(
     pieces: list[str], answer: str, left: str
 ) -> None:
-    speech = Speech()
+    speech = SentText()
     for piece in pieces:
         speech.piece(piece)
     assert speech.whole(answer) == left
 
 
 def test_words_before_a_tool_that_are_the_answer_are_not_sent_again() -> None:
-    speech = Speech()
+    speech = SentText()
     speech.piece("Done. ")
     speech.ends_part()
     assert speech.whole("Done.") == ""
 
 
 def test_what_was_streamed_is_not_sent_again() -> None:
-    speech = Speech()
+    speech = SentText()
     assert [speech.piece("Good "), speech.piece("day."), speech.whole("Good day.")] == ["Good ", "day.", ""]
-    speech = Speech()
+    speech = SentText()
     assert [speech.piece("Good "), speech.whole("Good day.")] == ["Good ", "day."]
 
 
 def test_parts_stand_apart() -> None:
-    speech = Speech()
+    speech = SentText()
     speech.piece("One moment.")
     speech.ends_part()
     speech.ends_part()
-    assert speech.whole("42") == f"{GAP}42"
-    other = Speech()
+    assert speech.whole("42") == f"{PART_GAP}42"
+    other = SentText()
     other.piece("broken off")
-    assert other.whole("42") == f"{GAP}42"
+    assert other.whole("42") == f"{PART_GAP}42"
 
 
 def test_who_speaks_next_stands_apart_too() -> None:
-    telling = Telling(Head("chatcmpl-1", 0, "m"), lambda *_: ChatNote("b", "c", None), events=False, usage=False)
+    head = ChatChunk("chatcmpl-1", "chat.completion.chunk", 0, "m", [])
+    telling = ChunkWriter(head, lambda *_: ChatNote("b", "c", None), events=False, usage=False)
     spoken = [TokenEvent("a", "One"), TokenEvent("a", " two."), TokenEvent("b", "Three.")]
     assert [chunk.choices[0].delta["content"] for event in spoken for chunk in telling.of(0, event)] == [
         "One",
         " two.",
-        f"{GAP}Three.",
+        f"{PART_GAP}Three.",
     ]
 
 
@@ -248,31 +259,31 @@ def test_who_speaks_next_stands_apart_too() -> None:
 
 
 def test_a_conversation_is_used_once_and_those_alike_are_not_mixed_up() -> None:
-    memory = Memory()
-    memory.keep("a", Held("one", 1))
-    memory.keep("a", Held("two", 1))
-    memory.keep("a", Held("two", 1))
+    memory = ChatMemory()
+    memory.keep("a", ChatPosition("one", 1))
+    memory.keep("a", ChatPosition("two", 1))
+    memory.keep("a", ChatPosition("two", 1))
     assert memory.known("a") == ("two", 1)
     assert [memory.take("a"), memory.take("a"), memory.take("a")] == [("two", 1), ("one", 1), None]
     assert memory.known("a") is None
 
 
 def test_memory_is_bounded_and_forgets_what_was_not_asked_for_longest() -> None:
-    memory = Memory(most=3)
+    memory = ChatMemory(most=3)
     for name in "abc":
-        memory.keep(name, Held(name, 1))
-    memory.keep("a", Held("a", 2))
-    memory.keep("d", Held("d", 1))
+        memory.keep(name, ChatPosition(name, 1))
+    memory.keep("a", ChatPosition("a", 2))
+    memory.keep("d", ChatPosition("d", 1))
     assert [bool(memory.known(name)) for name in "abcd"] == [True, False, True, True]
-    for number in range(2 * ALIKE):
-        memory.keep("d", Held(str(number), 1))
-    assert sum(memory.take("d") is not None for _ in range(3 * ALIKE)) == ALIKE
+    for number in range(2 * MAX_SAME_DIGEST):
+        memory.keep("d", ChatPosition(str(number), 1))
+    assert sum(memory.take("d") is not None for _ in range(3 * MAX_SAME_DIGEST)) == MAX_SAME_DIGEST
 
 
 # What a channel begins with
 
 
-async def seeded(hub: Hub, before: Before, thread_id: str = "t") -> tuple[str, str]:
+async def seeded(hub: Hub, before: ImportedHistory, thread_id: str = "t") -> tuple[str, str]:
     """The id of a channel that begins with this, and what its agent answers then."""
     agent = Agent("poet", recite)
     channel = await channel_of(hub, agent, thread_id, before=before)
@@ -284,7 +295,7 @@ RECITED = "user:Be brief. / user:Hello / assistant:Good day. / user:Well / user:
 
 async def test_an_agent_is_shown_what_was_said_before_in_order_and_answers_only_what_is_said_now() -> None:
     async with Hub.open("memory:", clock=ManualClock()) as hub:
-        channel_id, answer = await seeded(hub, Before(EARLIER, context_vars={"seen": 1}))
+        channel_id, answer = await seeded(hub, ImportedHistory(EARLIER, context_vars={"seen": 1}))
         log = await hub.log(channel_id)
         texts = [
             (each.sender_id, each.event_type, each.event_data.get("role"), each.event_data["text"])
@@ -301,42 +312,42 @@ async def test_an_agent_is_shown_what_was_said_before_in_order_and_answers_only_
             ("poet", EV_TEXT, None, RECITED),
         ]
         assert len([each for each in log if each.event_type == EV_TURN_ASSIGNED]) == 1
-        state = (await hub._desk.live(channel_id)).state
+        state = (await hub.core.live(channel_id)).state
         assert (state.context_vars, state.owed, state.unattended, state.turn_count) == ({"seen": 1}, (), 1, 2)
 
 
 async def test_only_a_new_channel_begins_with_what_was_said_before() -> None:
     async with Hub.open("memory:") as hub:
-        first, _ = await seeded(hub, Before(EARLIER))
-        again, answer = await seeded(hub, Before([Message("user", "Something else")]))
+        first, _ = await seeded(hub, ImportedHistory(EARLIER))
+        again, answer = await seeded(hub, ImportedHistory([Message("user", "Something else")]))
         assert (again, answer) == (first, RECITED)
 
 
 def folded(log: list[Envelope]) -> str:
-    laws = laws_for("conversation", {})
-    return digest_of(laws.fold_all(laws.begin(log[0].channel_id), log))
+    ruleset = ruleset_for("conversation", {})
+    return digest_of(ruleset.fold_all(ruleset.begin(log[0].channel_id), log))
 
 
 async def test_the_laws_of_logs_hold_for_a_channel_that_begins_so(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
-    before = Before(EARLIER, active="poet/muse", context_vars={"a": [1]})
+    before = ImportedHistory(EARLIER, active="poet/muse", context_vars={"a": [1]})
     async with Hub.open(url, clock=ManualClock()) as hub:
         channel_id, _ = await seeded(hub, before)
-        log, fold = await hub.log(channel_id), digest_of((await hub._desk.live(channel_id)).fold)
+        log, fold = await hub.log(channel_id), digest_of((await hub.core.live(channel_id)).fold)
         other, _ = await seeded(hub, before, "another")
         assert canonical_digest(await hub.log(other)) == canonical_digest(log)
-    replay = replayed(log, laws_for("conversation", {}))
+    replay = replay_decisions(log, ruleset_for("conversation", {}))
     assert (replay.difference, replay.decisions) == (None, 3)
     assert folded(log) == fold
     async with Hub.open(url, clock=ManualClock()) as hub:
         assert await hub.log(channel_id) == log
-        assert digest_of((await hub._desk.live(channel_id)).fold) == fold
+        assert digest_of((await hub.core.live(channel_id)).fold) == fold
 
 
 async def test_the_command_line_reads_and_replays_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     async with Hub.open(url) as hub:
-        channel_id, _ = await seeded(hub, Before(EARLIER))
+        channel_id, _ = await seeded(hub, ImportedHistory(EARLIER))
 
     def run(*args: str) -> str:
         result = CliRunner().invoke(commands, [*args, "--store", url])
@@ -358,7 +369,7 @@ async def test_the_command_line_reads_and_replays_it(tmp_path: Path) -> None:
 async def test_what_cannot_be_said_cannot_have_been_said_before() -> None:
     async with Hub.open("memory:") as hub:
         with pytest.raises(Denied) as denied:
-            await seeded(hub, Before([Message("user", "a"), Message("assistant", "x" * 300_000)]))
+            await seeded(hub, ImportedHistory([Message("user", "a"), Message("assistant", "x" * 300_000)]))
         assert denied.value.reason == "too_large"
         assert await hub.channels() == []
 
@@ -366,13 +377,13 @@ async def test_what_cannot_be_said_cannot_have_been_said_before() -> None:
 async def test_the_last_answer_is_of_whoever_of_the_team_gave_it() -> None:
     async with Hub.open("memory:") as hub:
         lead = Agent("lead", recite, agents=[Agent("muse", recite)])
-        channel = await channel_of(hub, lead, "t", before=Before(EARLIER, active="lead/muse"))
+        channel = await channel_of(hub, lead, "t", before=ImportedHistory(EARLIER, active="lead/muse"))
         assert channel.state.active == {"lead": "lead/muse"}
         assert (await answer_of(channel, lead, "Now", message_id=None)).agent == "muse"
 
 
 async def test_the_document_tells_of_chat_completions() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         client = await here.client()
         document = (await client.get("/openapi.json")).json()
         operation = document["paths"]["/v1/chat/completions"]["post"]

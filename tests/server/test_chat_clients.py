@@ -26,8 +26,8 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.server.limits import USUAL
-from tests.server.houses import House, house, so
+from antiphon.server.limits import DEFAULT_SERVER_LIMITS
+from tests.support.served_hub import ServedHub, poll_until, served_hub
 
 Talk = list[dict[str, str]]
 
@@ -103,18 +103,18 @@ class Person:
 
 
 @asynccontextmanager
-async def client_of(here: House, key: str = "none") -> AsyncIterator[AsyncOpenAI]:
+async def client_of(here: ServedHub, key: str = "none") -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=f"{here.served.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
         yield client
 
 
 @asynccontextmanager
-async def chatting(*agents: Agent, **options: object) -> AsyncIterator[tuple[House, Person]]:
-    async with house(*agents, **options) as here, client_of(here) as client:  # type: ignore[arg-type]
+async def chatting(*agents: Agent, **options: object) -> AsyncIterator[tuple[ServedHub, Person]]:
+    async with served_hub(*agents, **options) as here, client_of(here) as client:  # type: ignore[arg-type]
         yield here, Person(client, agents[0].name if agents else "support")
 
 
-async def channels(here: House) -> list[str]:
+async def channels(here: ServedHub) -> list[str]:
     return [row.channel_id for row in await here.hub.channels()]
 
 
@@ -259,7 +259,7 @@ async def test_an_answer_is_heard_once_whatever_its_white_space(pieces: list[str
         assert len(await channels(here)) == 1  # the answer as it was heard is known when the client goes on
 
 
-async def told(here: House, **fields: object) -> str:
+async def told(here: ServedHub, **fields: object) -> str:
     """A whole stream as it stands on the wire."""
     client = await here.client()
     body = {"model": "support", "messages": [{"role": "user", "content": "My bill"}], "stream": True, **fields}
@@ -445,12 +445,12 @@ async def test_errors_are_those_that_clients_know() -> None:
             with pytest.raises(openai.PermissionDeniedError):
                 await Person(ben).say("Hi")
             _, note = await Person(ann).say("Hi")
-        state = (await here.hub._desk.live(str(note["channel_id"]))).state
+        state = (await here.hub.core.live(str(note["channel_id"]))).state
         assert list(state.participants) == ["ann", "support"]
 
 
 async def test_keys_of_others_have_conversations_of_their_own() -> None:
-    async with house(Agent("poet", recite)) as here:
+    async with served_hub(Agent("poet", recite)) as here:
         ann, ben = await here.key("ann", "invoke"), await here.key("ben", "invoke")
         async with client_of(here, ann) as one, client_of(here, ben) as other:
             person, thief = Person(one, "poet"), Person(other, "poet")
@@ -509,7 +509,10 @@ async def test_an_answer_that_a_limit_cut_short_says_so() -> None:
 
 async def test_heartbeats_do_not_disturb() -> None:
     lead = Clerk("support", gate=asyncio.Event())
-    async with chatting(team(lead=lead), limits=changed(USUAL, heartbeat_seconds=0.05)) as (here, person):
+    async with chatting(team(lead=lead), limits=changed(DEFAULT_SERVER_LIMITS, heartbeat_seconds=0.05)) as (
+        here,
+        person,
+    ):
         assert lead.gate is not None
         hearing = asyncio.create_task(person.hear("Hello"))
         await lead.reached.wait()
@@ -536,21 +539,21 @@ async def test_whoever_leaves_does_not_stop_the_turn() -> None:
             if chunk.choices[0].delta.content:
                 break
         await leaving.close()
-        await so(lambda: here.served.streams.count == 0, "whoever leaves has no stream any more")
+        await poll_until(lambda: here.served.streams.open.count == 0, "whoever leaves has no stream any more")
         [left] = await channels(here)
-        live = await here.hub._desk.live(left)
+        live = await here.hub.core.live(left)
         assert live.state.owed
         lead.gate.set()
-        await so(lambda: not live.state.owed, "the turn goes on without them")
+        await poll_until(lambda: not live.state.owed, "the turn goes on without them")
         assert await _said(here, left, "support: about Bye")
 
 
-async def _said(here: House, channel_id: str, text: str) -> bool:
+async def _said(here: ServedHub, channel_id: str, text: str) -> bool:
     return any(each.event_data.get("text") == text for each in await here.hub.log(channel_id))
 
 
 async def test_limits_are_kept() -> None:
-    async with chatting(Agent("poet", recite), limits=changed(USUAL, streams_each=0)) as (here, person):
+    async with chatting(Agent("poet", recite), limits=changed(DEFAULT_SERVER_LIMITS, streams_each=0)) as (here, person):
         with pytest.raises(openai.APIStatusError) as large:
             await person.branch().say("x" * (1024 * 1024))
         assert (large.value.status_code, large.value.code) == (413, "too_large")

@@ -23,9 +23,9 @@ from schemathesis.schemas import APIOperation, BaseSchema
 from schemathesis.specs.openapi import checks
 
 from antiphon import Agent
-from antiphon.server.table import VERBS
-from antiphon.server.verbs import Nothing
-from tests.server.houses import echo, house, opened
+from antiphon.server.routes import ROUTES
+from antiphon.server.schemas import StrictParams
+from tests.support.served_hub import echo, opened, served_hub
 
 THOROUGH = os.environ.get("ANTIPHON_PROOF") == "1"
 EXAMPLES = 60 if THOROUGH else 5
@@ -80,7 +80,7 @@ class Site:
 
 async def run_site(site: Site, ready: threading.Event, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(house(Agent("support", echo), Agent("other", echo)))
+        here = await stack.enter_async_context(served_hub(Agent("support", echo), Agent("other", echo)))
         await here.hub.register("bob")
         site.secret = await here.key("ann")
         ann = await here.client(site.secret)
@@ -128,7 +128,7 @@ def site() -> Iterator[Site]:
 
 def operation_of(site: Site, verb: str) -> APIOperation:
     """A verb as the document of the server describes it."""
-    found = next(row for row in VERBS if row.name == verb)
+    found = next(row for row in ROUTES if row.name == verb)
     operation: APIOperation = site.schema[found.path][found.method]
     return operation
 
@@ -152,7 +152,7 @@ def led(site: Site, verb: str, case: Case, number: int) -> Case:
     return case
 
 
-@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+@pytest.mark.parametrize("verb", [verb.name for verb in ROUTES])
 def test_what_fits_the_document_is_answered_by_the_document(site: Site, verb: str) -> None:
     operation = operation_of(site, verb)
 
@@ -165,7 +165,7 @@ def test_what_fits_the_document_is_answered_by_the_document(site: Site, verb: st
 
 
 @pytest.mark.parametrize(
-    "verb", [verb.name for verb in VERBS if verb.takes or "{" in verb.path or verb.query is not Nothing]
+    "verb", [verb.name for verb in ROUTES if verb.takes or "{" in verb.path or verb.query is not StrictParams]
 )
 def test_what_does_not_fit_is_refused_by_the_document(site: Site, verb: str) -> None:
     operation = operation_of(site, verb)
@@ -179,8 +179,8 @@ def test_what_does_not_fit_is_refused_by_the_document(site: Site, verb: str) -> 
 
 
 def test_a_method_that_is_none_of_a_path_is_refused_with_those_that_are(site: Site) -> None:
-    asked: dict[str, set[str]] = {verb.path: set() for verb in VERBS}
-    for verb in VERBS:
+    asked: dict[str, set[str]] = {verb.path: set() for verb in ROUTES}
+    for verb in ROUTES:
         operation = operation_of(site, verb.name)
         schema = operation.schema
         config = schema.config.generation_for(operation=operation)

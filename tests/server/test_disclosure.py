@@ -31,10 +31,10 @@ from antiphon import (
     says,
 )
 from antiphon.core.errors import LogCorrupt
-from antiphon.hub.redacting import LOGGERS
-from antiphon.server.verbs import Verb, Visit
-from tests.server.houses import House, echo, house, opened
+from antiphon.hub.known_secrets import REDACTED_LOGGERS
+from antiphon.server.app import HttpRoute, RequestContext
 from tests.server.wire import events_in
+from tests.support.served_hub import ServedHub, echo, opened, served_hub
 
 SOURCE = Path(__file__).resolve().parent.parent.parent / "src" / "antiphon"
 PLACE = "/srv/antiphon/prompts/secret.txt"
@@ -91,7 +91,7 @@ async def own_log(client: httpx2.AsyncClient) -> str:
 @pytest.mark.parametrize("what", FAILING)
 async def test_a_turn_that_fails_tells_a_reason_and_a_sentence_of_ours(what: str) -> None:
     agent, reason, status = FAILING[what]
-    async with house(agent) as here:
+    async with served_hub(agent) as here:
         ann, chief = await here.known("ann", "invoke", "read", "write"), await here.known("chief")
         whole, streamed, chat, chunks = await asked(ann)
         assert (whole.status_code, whole.json()["error"]["reason"]) == (status, reason)
@@ -117,7 +117,7 @@ async def test_a_tool_that_fails_tells_its_model_and_no_client() -> None:
         heard.extend(str(item) for item in request.exchange)
         return await calling_model(request)
 
-    async with house(Agent("support", model, tools=[broken])) as here:
+    async with served_hub(Agent("support", model, tools=[broken])) as here:
         ann = await here.known("ann", "invoke", "read", "write")
         seen = "\n".join([each.text for each in await asked(ann)] + [await own_log(ann)])
     assert "the tool failed; an operator finds the details in the log" in seen
@@ -163,7 +163,7 @@ async def reject(invite: object) -> bool:
 
 
 async def test_what_code_of_a_users_raises_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         await here.hub.register("eve", accept=reject)
         ann = await here.known("ann")
@@ -179,12 +179,12 @@ async def test_what_code_of_a_users_raises_is_not_told(caplog: pytest.LogCapture
     assert PLACE in caplog.text
 
 
-async def damaged(visit: Visit) -> object:
+async def damaged(ctx: RequestContext) -> object:
     raise LogCorrupt("c", 3, f"{PLACE} has flipped")
 
 
 async def test_a_damaged_log_says_no_more_than_that(caplog: pytest.LogCaptureFixture) -> None:
-    async with house(verbs=[Verb("GET", "/damaged", damaged, "read", "Fail", dict)]) as here:
+    async with served_hub(verbs=[HttpRoute("GET", "/damaged", damaged, "read", dict)]) as here:
         refused = await (await here.client()).get("/damaged")
     assert (refused.status_code, refused.json()["error"]["reason"]) == (409, "quarantined")
     assert PLACE not in refused.text
@@ -201,7 +201,7 @@ async def test_a_damaged_log_says_no_more_than_that(caplog: pytest.LogCaptureFix
     ],
 )
 async def test_a_body_that_is_wrong_is_told_in_our_words(body: bytes, status: int, message: str) -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         headers = {"content-type": "application/json"}
         refused = await (await here.client()).post("/agents/support/invoke", content=body, headers=headers)
         assert (refused.status_code, refused.json()["error"]["message"]) == (status, message)
@@ -210,7 +210,7 @@ async def test_a_body_that_is_wrong_is_told_in_our_words(body: bytes, status: in
 # Secrets that the process knows
 
 
-async def leaks(here: House, form: str) -> str:
+async def leaks(here: ServedHub, form: str) -> str:
     """What the log and the answers hold when errors repeat a secret in this form."""
     client = await here.client()
     texts = [each.text for each in await asked(client)]
@@ -239,7 +239,7 @@ async def test_a_known_secret_is_recorded_in_no_form(place: str, form: str, capl
         return ""
 
     with caplog.at_level(logging.DEBUG):
-        async with house(Agent("support", model, tools=[pay], system_prompt=prompt)) as here:
+        async with served_hub(Agent("support", model, tools=[pay], system_prompt=prompt)) as here:
             logging.getLogger("antiphon.server").error("it said %s", form, exc_info=ValueError(form))
             seen = await leaks(here, form)
     assert "***" in caplog.text
@@ -257,4 +257,4 @@ def test_every_logger_of_ours_is_redacted() -> None:
         for line in file.read_text(encoding="utf-8").splitlines()
         if 'getLogger("' in line
     }
-    assert used == set(LOGGERS)
+    assert used == set(REDACTED_LOGGERS)

@@ -6,32 +6,31 @@ import httpx2
 import pytest
 
 from antiphon import Agent, Hub, UsageError
-from antiphon.core.instants import after
-from antiphon.hub.keys import SCOPES
-from antiphon.runtime.keys import keys_of
-from antiphon.server import shapes
-from antiphon.server.limits import Limits
+from antiphon.core.envelope import add_seconds
+from antiphon.server import schemas
+from antiphon.server.api_keys import KEY_SCOPES, keys_of
+from antiphon.server.app import HttpRoute
+from antiphon.server.limits import ServerLimits
+from antiphon.server.routes import ROUTES
 from antiphon.server.serving import serving
-from antiphon.server.table import VERBS
-from antiphon.server.verbs import Verb
 from antiphon.testing import ManualClock
-from tests.server.houses import House, echo, house, opened, so
 from tests.server.wire import answer, events_of, raw, request, send
+from tests.support.served_hub import ServedHub, echo, opened, poll_until, served_hub
 
-GUARDED = [verb for verb in VERBS if verb.scope is not None]
+GUARDED = [verb for verb in ROUTES if verb.scope is not None]
 OPEN = ["show_document", "show_health"]
 HOUR = 3600.0
-BODIES: dict[object, dict[str, object]] = {shapes.Message: {"text": "x"}}
+BODIES: dict[object, dict[str, object]] = {schemas.MessageBody: {"text": "x"}}
 """What a verb takes that cannot be left empty."""
 
 
-def path_of(verb: Verb, **places: str) -> str:
+def path_of(verb: HttpRoute, **places: str) -> str:
     """A path of this verb; what is not given leads nowhere."""
     known = {"name": "support", "channel_id": "nowhere", "key_id": "0" * 12, "approval_id": "nothing", **places}
     return verb.path.format(**known)
 
 
-async def ask(client: httpx2.AsyncClient, verb: Verb, **places: str) -> httpx2.Response:
+async def ask(client: httpx2.AsyncClient, verb: HttpRoute, **places: str) -> httpx2.Response:
     body = None if verb.takes is None else BODIES.get(verb.takes, {})
     return await client.request(verb.method, path_of(verb, **places), json=body)
 
@@ -42,11 +41,11 @@ def reason_of(response: httpx2.Response) -> str:
 
 
 def test_only_these_need_no_key() -> None:
-    assert sorted(verb.name for verb in VERBS if verb.scope is None) == OPEN
+    assert sorted(verb.name for verb in ROUTES if verb.scope is None) == OPEN
 
 
 def test_every_scope_is_one_that_a_key_can_have() -> None:
-    assert {verb.scope for verb in GUARDED} == set(SCOPES)
+    assert {verb.scope for verb in GUARDED} == set(KEY_SCOPES)
 
 
 # Keys
@@ -54,11 +53,11 @@ def test_every_scope_is_one_that_a_key_can_have() -> None:
 
 async def test_every_verb_is_refused_without_a_key_that_is_good() -> None:
     clock = ManualClock()
-    async with house(Agent("support", echo), clock=clock) as here:
-        soon = after(clock.now(), HOUR)
+    async with served_hub(Agent("support", echo), clock=clock) as here:
+        soon = add_seconds(clock.now(), HOUR)
         good = await here.key("ann")
         expired, revoked = await here.key("ben", expires_at=soon), await here.key("carl")
-        await keys_of(here.hub).revoke(revoked.split("_")[1], by="ann")
+        await (await keys_of(here.hub)).revoke(revoked.split("_")[1], by="ann")
         clock.advance(2 * HOUR)
         wrong = good[:-4] + ("AAAA" if not good.endswith("AAAA") else "BBBB")
         shown = {
@@ -79,7 +78,7 @@ async def test_every_verb_is_refused_without_a_key_that_is_good() -> None:
 
 
 async def test_a_key_is_shown_in_one_of_two_headers_and_nowhere_else() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         key = await here.key("ann")
         client = await here.client()
         shown = [{"authorization": f"Bearer {key}"}, {"authorization": f"bearer  {key}"}, {"x-api-key": key}]
@@ -92,10 +91,10 @@ async def test_a_key_is_shown_in_one_of_two_headers_and_nowhere_else() -> None:
             assert (await client.get("/agents", params={name: key})).status_code == 401
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("scope", KEY_SCOPES)
 async def test_every_verb_is_refused_with_a_key_of_another_scope(scope: str) -> None:
-    async with house(Agent("support", echo)) as here:
-        everything_else = await here.known("ann", *(each for each in SCOPES if each != scope))
+    async with served_hub(Agent("support", echo)) as here:
+        everything_else = await here.known("ann", *(each for each in KEY_SCOPES if each != scope))
         that_alone = await here.known("ben", scope)
         for verb in GUARDED:
             with_all_others = await ask(everything_else, verb)
@@ -109,7 +108,7 @@ async def test_every_verb_is_refused_with_a_key_of_another_scope(scope: str) -> 
 
 @pytest.mark.parametrize("path", ["/channels?view=operator", "/approvals?view=operator", "{channel}/log?view=operator"])
 async def test_the_operators_view_is_for_operators(path: str) -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         ann, chief = await here.known("ann", "read", "write", "approve"), await here.known("chief")
         path = path.format(channel=f"/channels/{await opened(ann, 'bob')}")
@@ -120,10 +119,10 @@ async def test_the_operators_view_is_for_operators(path: str) -> None:
 
 
 async def test_a_channel_of_others_is_like_one_that_is_not_there() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         await here.hub.register("bob")
         ann = await here.known("ann")
-        eve = await here.known("eve", *(scope for scope in SCOPES if scope != "operate"))
+        eve = await here.known("eve", *(scope for scope in KEY_SCOPES if scope != "operate"))
         channel_id = await opened(ann, "bob")
         system = "system:keys"
         before = await here.hub.log(channel_id)
@@ -143,7 +142,7 @@ async def test_a_channel_of_others_is_like_one_that_is_not_there() -> None:
 
 
 async def test_nobody_speaks_for_an_agent_or_for_somebody_else() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         ann = await here.known("ann")
         wish = {"participant": "support", "scopes": ["invoke"]}
         assert (await ann.post("/keys", json=wish)).status_code == 422
@@ -161,14 +160,14 @@ async def test_nobody_speaks_for_an_agent_who_is_absent(tmp_path: object) -> Non
     url = f"sqlite:///{tmp_path}/team.db"
     async with Hub.open(url) as hub:
         await hub.register(Agent("support", echo))
-    async with house(url=url) as here:
+    async with served_hub(url=url) as here:
         impostor = await here.known("support")
         refused = await impostor.get("/channels")
         assert (refused.status_code, reason_of(refused)) == (403, "not_a_person")
 
 
 async def test_a_thread_is_its_speakers_own() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         ann, bob = await here.known("ann"), await here.known("bob")
         question = {"text": "Mine.", "thread_id": "same"}
         found = [(await each.post("/agents/support/invoke", json=question)).json()["channel_id"] for each in (ann, bob)]
@@ -180,7 +179,7 @@ async def test_a_thread_is_its_speakers_own() -> None:
 
 
 async def test_without_keys_everything_is_open_to_this_machine_alone() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         client = await here.client()
         port = here.port
         own = ["localhost", f"localhost:{port}", f"127.0.0.1:{port}", "127.0.0.1", f"[::1]:{port}", "LOCALHOST:1"]
@@ -198,14 +197,14 @@ async def test_without_keys_everything_is_open_to_this_machine_alone() -> None:
 
 
 async def test_a_request_that_names_no_host_is_refused() -> None:
-    async with house() as here, raw(here.port) as sock:
+    async with served_hub() as here, raw(here.port) as sock:
         await send(sock, b"GET /agents HTTP/1.0\r\n\r\n")
         assert (await answer(sock))[0] == 401
 
 
 async def test_a_key_made_over_http_guards_the_server_from_that_moment() -> None:
-    limits = Limits(recheck_seconds=0.1)
-    async with house(limits=limits) as here:
+    limits = ServerLimits(recheck_seconds=0.1)
+    async with served_hub(limits=limits) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -229,14 +228,14 @@ async def test_other_machines_are_not_listened_to_without_keys(host: str) -> Non
         with pytest.raises(UsageError, match="can be reached from other machines, and there are no keys; make one"):
             async with serving(hub, host=host, port=0):
                 pass
-        await keys_of(hub).make("ann", kind="human", scopes=["read"], at=hub._desk.clock.now())
+        await (await keys_of(hub)).make("ann", kind="human", scopes=["read"], at=hub.core.clock.now())
         if host == "0.0.0.0":
             async with serving(hub, host=host, port=0) as served, httpx2.AsyncClient() as client:
                 assert (await client.get(f"http://127.0.0.1:{served.port}/agents")).status_code == 401
 
 
 async def test_an_address_that_is_taken_is_said() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         with pytest.raises(UsageError, match=r"nothing can listen on '127\.0\.0\.1', port"):
             async with serving(here.hub, port=here.port):
                 pass
@@ -248,9 +247,9 @@ async def test_an_address_that_is_taken_is_said() -> None:
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_a_stream_ends_soon_after_its_key(how: str) -> None:
     clock = ManualClock()
-    async with house(clock=clock, limits=Limits(recheck_seconds=0.1)) as here:
+    async with served_hub(clock=clock, limits=ServerLimits(recheck_seconds=0.1)) as here:
         await here.hub.register("bob")
-        secret = await here.key("ann", expires_at=after(clock.now(), HOUR))
+        secret = await here.key("ann", expires_at=add_seconds(clock.now(), HOUR))
         ann = await here.client(secret)
         channel_id = await opened(ann, "bob")
         async with ann.stream("GET", f"/channels/{channel_id}/subscribe") as response:
@@ -258,21 +257,21 @@ async def test_a_stream_ends_soon_after_its_key(how: str) -> None:
             await anext(events)
             await until_followed(here)
             if how == "revoked":
-                await keys_of(here.hub).revoke(secret.split("_")[1], by="chief")
+                await (await keys_of(here.hub)).revoke(secret.split("_")[1], by="chief")
             else:
                 clock.advance(2 * HOUR)
             rest = [event async for event in events]
         assert "end" not in [event.event for event in rest]
-        assert here.served.streams.count == 0
+        assert here.served.streams.open.count == 0
 
 
-async def until_followed(here: House) -> None:
-    await so(lambda: here.served.streams.count == 1, "there is a stream")
+async def until_followed(here: ServedHub) -> None:
+    await poll_until(lambda: here.served.streams.open.count == 1, "there is a stream")
 
 
 async def test_the_same_answer_takes_no_body_to_be_refused() -> None:
     """Whoever may not ask is not listened to: the body that they announce is never read."""
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         await here.key("ann")
         async with raw(here.port) as sock:
             announced = ("content-type: application/json", "content-length: 1000000")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from antiphon.core.erasing import is_erased
-from tests.server.houses import house
+from antiphon.core.envelope import is_tombstone
+from tests.support.served_hub import served_hub
 
 
 async def test_an_operator_erases_a_channel_that_has_ended() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         ann = await here.known("ann", "read", "write")
         operator = await here.known("ops", "operate", "read")
@@ -21,7 +21,7 @@ async def test_an_operator_erases_a_channel_that_has_ended() -> None:
             done = await operator.delete(f"/channels/{channel}")
             assert done.status_code == 200
             assert done.json() == {"channel_id": channel, "records": done.json()["records"], "tasks": []}
-        assert all(map(is_erased, await here.hub.log(channel)))
+        assert all(map(is_tombstone, await here.hub.log(channel)))
         shown = (await operator.get(f"/channels/{channel}")).json()
         assert (shown["erased"], shown["close_reason"], shown["participants"]) == (True, "erased", {})
         log = (await operator.get(f"/channels/{channel}/log", params={"view": "operator"})).text

@@ -15,9 +15,9 @@ import pytest
 
 from antiphon import Agent, ScriptedModel, says
 from antiphon.testing import ManualClock
-from tests.server.houses import House, house, opened, so, told
-from tests.server.scenes import GRAPH, INVOKED, workflow_agents
+from tests.server.golden_requests import GRAPH, INVOKED, workflow_agents
 from tests.server.wire import Event, canonical, events_in
+from tests.support.served_hub import ServedHub, opened, poll_until, served_hub, told
 
 GOLDEN = Path(__file__).parent / "golden"
 REWRITE = os.environ.get("ANTIPHON_REWRITE_GOLDEN") == "1"
@@ -35,7 +35,7 @@ def check_golden(name: str, text: str) -> None:
 async def streamed(name: str, *, thread_id: str | None = "t") -> httpx2.Response:
     """The whole answer to the request of a scene."""
     scene = INVOKED[name]()
-    async with house(scene.agent) as here:
+    async with served_hub(scene.agent) as here:
         client = await here.client()
         question = {"text": scene.text, "thread_id": thread_id}
         return await client.post("/agents/support/stream_invoke", params=scene.query, json=question)
@@ -85,7 +85,7 @@ async def test_the_pieces_of_an_answer_are_the_answer() -> None:
 
 async def test_without_a_thread_everybody_begins_anew() -> None:
     agent = Agent("support", ScriptedModel([says("one"), says("two")]))
-    async with house(agent) as here:
+    async with served_hub(agent) as here:
         client = await here.client()
         found = [await client.post("/agents/support/invoke", json={"text": "x"}) for _ in range(2)]
     assert len({each.json()["channel_id"] for each in found}) == 2
@@ -94,7 +94,7 @@ async def test_without_a_thread_everybody_begins_anew() -> None:
 # What a channel tells
 
 
-async def subscribed(here: House, channel_id: str, view: str) -> str:
+async def subscribed(here: ServedHub, channel_id: str, view: str) -> str:
     """The whole stream of a channel that has ended."""
     client = await here.client()
     response = await client.get(f"/channels/{channel_id}/subscribe", params={"view": view})
@@ -116,7 +116,7 @@ def visible(envelope: object) -> bool:
 @pytest.mark.parametrize("view", ["own", "operator"])
 async def test_a_conversation_is_told_as_in_the_golden_file(view: str) -> None:
     scene = INVOKED["tools"]()
-    async with house(scene.agent, clock=ManualClock()) as here:
+    async with served_hub(scene.agent, clock=ManualClock()) as here:
         client = await here.client()
         answer = await client.post("/agents/support/invoke", json={"text": scene.text, "thread_id": "t"})
         channel_id = answer.json()["channel_id"]
@@ -126,13 +126,13 @@ async def test_a_conversation_is_told_as_in_the_golden_file(view: str) -> None:
 
 @pytest.mark.parametrize("view", ["own", "operator"])
 async def test_a_workflow_is_told_as_in_the_golden_file(view: str) -> None:
-    async with house(*workflow_agents(), clock=ManualClock()) as here:
+    async with served_hub(*workflow_agents(), clock=ManualClock()) as here:
         client = await here.client()
         knobs = {"graph": GRAPH.to_dict()}
         channel_id = await opened(client, "writer", "reader", type="workflow", knobs=knobs)
         await client.post(f"/channels/{channel_id}/messages", json={"text": "A price, please."})
-        live = await here.hub._desk.live(channel_id)
-        await so(lambda: live.state.ended, "the workflow ends")
+        live = await here.hub.core.live(channel_id)
+        await poll_until(lambda: live.state.ended, "the workflow ends")
         check_golden(f"workflow_{view}", await subscribed(here, channel_id, view))
 
 

@@ -17,9 +17,9 @@ import httpx2
 import pytest
 
 from antiphon import Agent
-from tests.server.houses import PATIENCE, POLL, House, echo, house, opened
 from tests.server.test_entry import GUARDED, ask, path_of, reason_of
 from tests.server.wire import events_of
+from tests.support.served_hub import PATIENCE, POLL, ServedHub, echo, opened, served_hub
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "deploy.md"
 NAME = "agents.example.org"
@@ -89,7 +89,7 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def proxied(here: House, folder: Path) -> AsyncIterator[str]:
+async def proxied(here: ServedHub, folder: Path) -> AsyncIterator[str]:
     """The address of an nginx in front of a server. It is gone at the end."""
     port = free_port()
     file = folder / "nginx.conf"
@@ -129,7 +129,7 @@ def client(url: str, folder: Path, **headers: str) -> httpx2.AsyncClient:
 
 @pytest.mark.parametrize("open", [False, True], ids=["token", "open"])
 async def test_no_verb_of_a_server_without_keys_is_reached_through_a_proxy(certificate: Path, open: bool) -> None:
-    async with house(Agent("support", echo), open=open) as here, proxied(here, certificate) as url:
+    async with served_hub(Agent("support", echo), open=open) as here, proxied(here, certificate) as url:
         async with client(url, certificate) as http:
             for shown in ({}, here.served.headers):
                 for name in (NAME, "evil.example"):
@@ -146,7 +146,7 @@ async def test_no_verb_of_a_server_without_keys_is_reached_through_a_proxy(certi
 
 
 async def test_a_key_opens_a_server_behind_a_proxy(certificate: Path) -> None:
-    async with house(Agent("support", echo)) as here, proxied(here, certificate) as url:
+    async with served_hub(Agent("support", echo)) as here, proxied(here, certificate) as url:
         secret = await here.key("ann")
         await here.hub.register("bob")
         async with client(url, certificate, host=NAME, authorization=f"Bearer {secret}") as http:

@@ -11,9 +11,9 @@ import pytest
 
 from antiphon import Agent, Asked, Reply, Request, ScriptedModel, calls, says, tool
 from antiphon.core.errors import LogCorrupt
-from antiphon.server.limits import Limits
-from tests.server.houses import echo, house, opened, so, told
+from antiphon.server.limits import ServerLimits
 from tests.server.wire import Event, events_in, events_of
+from tests.support.served_hub import echo, opened, poll_until, served_hub, told
 
 INVOKE = "/agents/support/stream_invoke"
 QUESTION = {"text": "Go.", "thread_id": "t", "message_id": "m"}
@@ -59,7 +59,7 @@ async def some(
 
 async def test_a_turn_is_followed_by_somebody_who_is_cut_off_after_every_event() -> None:
     steps = Steps()
-    async with house(steps.agent(3)) as here:
+    async with served_hub(steps.agent(3)) as here:
         client = await here.client()
         seen: list[Event] = []
         last = None
@@ -99,11 +99,11 @@ async def test_a_turn_is_followed_across_restarts(tmp_path: Path) -> None:
 
     agent = Agent("support", model, tools=[step])
     while not seen or seen[-1].event != "done":
-        async with house(agent, url=url, limits=Limits(stop_seconds=0.1)) as here:
+        async with served_hub(agent, url=url, limits=ServerLimits(stop_seconds=0.1)) as here:
             last = seen[-1].id if seen else None
             seen += await some(await here.client(), "POST", INVOKE, last=last, count=1 + len(seen), json=QUESTION)
         hangs = False
-    async with house(agent, url=url) as here:
+    async with served_hub(agent, url=url) as here:
         assert seen == events_in((await (await here.client()).post(INVOKE, json=QUESTION)).text)
     told = ["tool_usage", "tool_response"]
     assert [each.event for each in seen] == [*told, *told, "ai_message", "message", "message", "done"]
@@ -116,7 +116,7 @@ async def test_a_turn_in_doubt_is_followed_on_once_it_is_settled() -> None:
         return ""
 
     agent = Agent("support", ScriptedModel([calls("pay"), says("Paid.")]), tools=[pay])
-    async with house(agent) as here:
+    async with served_hub(agent) as here:
         client = await here.client()
         first = events_in((await client.post(INVOKE, json=QUESTION)).text)
         assert first[-1].data["stopped"] == "in_doubt"
@@ -130,7 +130,7 @@ async def test_a_turn_in_doubt_is_followed_on_once_it_is_settled() -> None:
 
 
 async def test_an_id_of_a_turn_that_is_none_is_refused() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         client = await here.client()
         for last in GARBAGE:
             response = await client.post(INVOKE, json=QUESTION, headers={"last-event-id": last.encode()})
@@ -138,7 +138,7 @@ async def test_an_id_of_a_turn_that_is_none_is_refused() -> None:
 
 
 async def test_the_id_of_somebody_elses_turn_is_not_there() -> None:
-    async with house(Agent("support", echo), Agent("other", echo)) as here:
+    async with served_hub(Agent("support", echo), Agent("other", echo)) as here:
         ann, bob = await here.known("ann"), await here.known("bob")
         events = events_in((await ann.post(INVOKE, json=QUESTION)).text)
         channel, message, *_ = events[0].id.split("/")
@@ -160,7 +160,7 @@ async def test_the_id_of_somebody_elses_turn_is_not_there() -> None:
 
 
 async def test_a_growing_channel_is_followed_by_somebody_who_is_cut_off_after_every_event() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -174,8 +174,8 @@ async def test_a_growing_channel_is_followed_by_somebody_who_is_cut_off_after_ev
         log = await told(here.hub, channel_id)
         assert [int(each.id) for each in seen[:-1]] == [envelope.sequence for envelope in log]
         assert [each.data["event_data"] for each in seen[:-1]] == [envelope.event_data for envelope in log]
-        await so(lambda: here.served.streams.count == 0, "whoever has left is not counted any more")
-        assert here.hub._desk.feed._watchers == {}
+        await poll_until(lambda: here.served.streams.open.count == 0, "whoever has left is not counted any more")
+        assert here.hub.core.feed._watchers == {}
 
 
 async def talk(client: httpx2.AsyncClient, channel_id: str, count: int) -> None:
@@ -187,7 +187,7 @@ async def talk(client: httpx2.AsyncClient, channel_id: str, count: int) -> None:
 
 async def test_a_channel_is_followed_across_restarts(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'team.db'}"
-    async with house(url=url) as here:
+    async with served_hub(url=url) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -195,7 +195,7 @@ async def test_a_channel_is_followed_across_restarts(tmp_path: Path) -> None:
         whole = events_in((await client.get(f"/channels/{channel_id}/subscribe")).text)
     seen: list[Event] = []
     while not seen or seen[-1].event != "end":
-        async with house(url=url) as here:
+        async with served_hub(url=url) as here:
             last = seen[-1].id if seen else None
             path = f"/channels/{channel_id}/subscribe"
             seen += await some(await here.client(), "GET", path, last=last, count=2)
@@ -203,7 +203,7 @@ async def test_a_channel_is_followed_across_restarts(tmp_path: Path) -> None:
 
 
 async def test_behind_the_end_of_a_channel_nothing_will_come() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -219,15 +219,15 @@ async def test_behind_the_end_of_a_channel_nothing_will_come() -> None:
 
 
 async def test_a_log_that_is_found_damaged_ends_the_streams_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
-        live = await here.hub._desk.live(channel_id)
+        live = await here.hub.core.live(channel_id)
         async with client.stream("GET", f"/channels/{channel_id}/subscribe") as response:
             events = events_of(response)
             first = await anext(events)
-            await so(lambda: here.served.streams.count == 1, "it is followed")
+            await poll_until(lambda: here.served.streams.open.count == 1, "it is followed")
             await live._quarantine(LogCorrupt(channel_id, live.state.sequence + 1, "a bit has flipped"))
             rest = [event async for event in events]
         assert first.event == "envelope"
@@ -237,12 +237,12 @@ async def test_a_log_that_is_found_damaged_ends_the_streams_with_the_reason(capl
 
 
 async def test_whoever_is_too_far_behind_is_told_where_to_resume() -> None:
-    async with house(limits=Limits(lag=50)) as here:
+    async with served_hub(limits=ServerLimits(lag=50)) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
         path = f"/channels/{channel_id}/subscribe"
-        live = await here.hub._desk.live(channel_id)
+        live = await here.hub.core.live(channel_id)
         async with client.stream("GET", path) as response:
             events = events_of(response)
             await anext(events)
@@ -264,7 +264,7 @@ async def say(client: httpx2.AsyncClient, channel_id: str, text: str) -> None:
 
 
 async def test_an_answer_is_the_same_whoever_asks_and_however_it_is_asked() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         client = await here.client()
         streamed = events_in((await client.post(INVOKE, json=QUESTION)).text)[-1].data
         waited = (await client.post("/agents/support/invoke", json=QUESTION)).json()

@@ -20,7 +20,7 @@ from antiphon import (
     TransitionGraph,
     says,
 )
-from tests.server.houses import House, echo, house, opened, so
+from tests.support.served_hub import ServedHub, echo, opened, poll_until, served_hub
 
 SEQUENCE = ["ann", "bob", "support"]
 
@@ -34,16 +34,16 @@ async def say(client: httpx2.AsyncClient, channel_id: str, **body: object) -> ht
 
 
 async def answered(hub: Hub, channel_id: str) -> None:
-    live = await hub._desk.live(channel_id)
-    await so(lambda: not live.state.owed and live.state.last_speaker_id == "support", "the agent has answered")
+    live = await hub.core.live(channel_id)
+    await poll_until(lambda: not live.state.owed and live.state.last_speaker_id == "support", "the agent has answered")
 
 
-async def staffed(here: House) -> None:
+async def staffed(here: ServedHub) -> None:
     await here.hub.register("bob")
 
 
 async def test_a_key_that_only_writes_cannot_make_an_agent_answer() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         writer, both = await here.known("ann", "write", "read"), await here.known("ann", "write", "invoke")
         channel_id = await opened(writer, "support")
         before = await here.hub.log(channel_id)
@@ -73,7 +73,7 @@ async def test_a_key_that_only_writes_cannot_cancel_where_an_agent_goes_on() -> 
         ],
         default_target=TerminateTarget("done"),
     )
-    async with house(Agent("support", echo), Agent("ada", hangs), Agent("ben", hangs)) as here:
+    async with served_hub(Agent("support", echo), Agent("ada", hangs), Agent("ben", hangs)) as here:
         writer, both = await here.known("ann", "write", "read"), await here.known("ann", "write", "invoke")
         knobs = {"graph": graph.to_dict()}
         channel_id = await opened(writer, "ada", "ben", "support", type="workflow", knobs=knobs)
@@ -87,7 +87,7 @@ async def test_a_key_that_only_writes_cannot_cancel_where_an_agent_goes_on() -> 
 
 
 async def test_a_key_that_only_writes_speaks_to_people_and_programs() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         await staffed(here)
         ann = await here.known("ann", "write")
         channel_id = await opened(ann, "bob")
@@ -96,7 +96,7 @@ async def test_a_key_that_only_writes_speaks_to_people_and_programs() -> None:
 
 
 async def test_what_counts_is_who_gets_the_turn_not_who_is_in_the_channel() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         ann, bob = await here.known("ann", "write"), await here.known("bob", "write")
         chief = await here.known("bob", "write", "invoke")
         knobs = {"graph": TransitionGraph.sequence(SEQUENCE).to_dict()}
@@ -108,7 +108,7 @@ async def test_what_counts_is_who_gets_the_turn_not_who_is_in_the_channel() -> N
 
 
 async def test_a_channel_that_an_agent_begins_is_not_opened() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         writer, both = await here.known("ann", "write", "read"), await here.known("ann", "write", "invoke")
         body = {
             "target": ["support"],
@@ -122,7 +122,7 @@ async def test_a_channel_that_an_agent_begins_is_not_opened() -> None:
 
 
 async def test_a_channel_that_an_agent_begins_once_a_guest_accepts_is_not_opened() -> None:
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         await here.hub.register("bob", accept=lambda invite: True)
         writer = await here.known("ann", "write")
         graph = TransitionGraph.sequence(["support", "bob", "ann"])

@@ -14,11 +14,11 @@ import pytest
 
 from antiphon import Agent
 from antiphon.core.errors import StoreUnavailable
-from antiphon.hub.keys import SCOPES
-from antiphon.server.verbs import Verb, Visit
-from tests.server.houses import echo, house
+from antiphon.server.api_keys import KEY_SCOPES
+from antiphon.server.app import HttpRoute, RequestContext
 from tests.server.processes import process
 from tests.server.wire import answer, raw, request, send
+from tests.support.served_hub import echo, served_hub
 
 PROVIDERS = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_SECRET_ACCESS_KEY", "POSTGRES_PASSWORD"]
 UNUSUAL = PROVIDERS[2:]
@@ -79,7 +79,7 @@ async def test_no_secret_gets_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 async def use(client: httpx2.AsyncClient, canaries: Canaries) -> None:
     """Do everything with secrets that a client can do, and look at every answer but the one that gives a key."""
-    made = await client.post("/keys", json={"participant": "ann", "scopes": list(SCOPES)})
+    made = await client.post("/keys", json={"participant": "ann", "scopes": list(KEY_SCOPES)})
     good = made.json()["secret"]
     canaries.hidden.append(good)
     header = {"authorization": f"Bearer {good}"}
@@ -130,11 +130,11 @@ async def leak(client: httpx2.AsyncClient, canaries: Canaries, header: dict[str,
     assert sum(b"cannot connect with" in log for log in logs) == 2 * len(PROVIDERS) * FORMS  # what is left, is told
 
 
-async def fails(visit: Visit) -> object:
+async def fails(ctx: RequestContext) -> object:
     raise RuntimeError("the password is swordfish")
 
 
-async def cannot_store(visit: Visit) -> object:
+async def cannot_store(ctx: RequestContext) -> object:
     raise StoreUnavailable("postgres://chief:swordfish@db: no route")
 
 
@@ -144,9 +144,9 @@ async def cannot_store(visit: Visit) -> object:
 async def test_what_went_wrong_inside_is_logged_and_not_told(
     handle: object, status: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    verbs = [Verb("GET", "/broken", handle, "read", "Fail", dict)]  # type: ignore[arg-type]
+    verbs = [HttpRoute("GET", "/broken", handle, "read", dict)]  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING, "antiphon.server"):
-        async with house(verbs=verbs) as here:
+        async with served_hub(verbs=verbs) as here:
             refused = await (await here.client()).get("/broken")
     assert (refused.status_code, refused.json()["error"]["reason"]) == (status, reason)
     assert "swordfish" not in refused.text
@@ -155,7 +155,7 @@ async def test_what_went_wrong_inside_is_logged_and_not_told(
 
 
 async def test_the_head_of_an_answer_says_nothing_of_what_it_runs_on() -> None:
-    async with house(Agent("support", echo)) as here, raw(here.port) as sock:
+    async with served_hub(Agent("support", echo)) as here, raw(here.port) as sock:
         await send(sock, request("GET", "/health"))
         head = (await answer(sock))[1].partition(b"\r\n\r\n")[0].lower()
         assert b"server:" not in head
@@ -165,7 +165,7 @@ async def test_the_head_of_an_answer_says_nothing_of_what_it_runs_on() -> None:
 async def test_a_key_where_a_name_belongs_is_not_repeated() -> None:
     key = f"ak_0123456789ab_{secrets.token_urlsafe(24)}"
     chat = {"model": key, "messages": [{"role": "user", "content": "Hello."}]}
-    async with house(Agent("support", echo)) as here:
+    async with served_hub(Agent("support", echo)) as here:
         client = await here.client()
         said = [
             await client.get(f"/channels/{key}"),

@@ -14,11 +14,11 @@ import httpx2
 import pytest
 
 from antiphon import Agent, Reply, Request, says
-from antiphon.server.connections import address_of
-from antiphon.server.limits import Limits
-from tests.server.houses import PATIENCE, echo, house, opened, so
+from antiphon.server.connections import address_holder
+from antiphon.server.limits import ServerLimits
 from tests.server.processes import process
 from tests.server.wire import answer, ended, raw, request, send
+from tests.support.served_hub import PATIENCE, echo, opened, poll_until, served_hub
 
 INVOKE = "/agents/support/invoke"
 JSON = "content-type: application/json"
@@ -56,9 +56,12 @@ def refusal(response: httpx2.Response) -> tuple[int, str, bool]:
 
 
 async def test_too_many_connections_are_refused_as_a_problem_and_health_is_not() -> None:
-    async with house(Agent("support", echo), limits=Limits(connections=10)) as here, AsyncExitStack() as stack:
+    async with (
+        served_hub(Agent("support", echo), limits=ServerLimits(connections=10)) as here,
+        AsyncExitStack() as stack,
+    ):
         early = [await stack.enter_async_context(raw(here.port)) for _ in range(10)]
-        await so(lambda: here.served.connections.count == 10, "they are there")
+        await poll_until(lambda: here.served.connections.count == 10, "they are there")
         client = await here.client()
         assert refusal(await client.get("/agents")) == (503, "too_many_connections", True)
         assert refusal(await client.get("/v1/models")) == (503, "too_many_connections", True)
@@ -67,12 +70,12 @@ async def test_too_many_connections_are_refused_as_a_problem_and_health_is_not()
         assert (await answer(early[0]))[0] == 200  # whoever was in time is answered
         for sock in early[1:]:
             sock.close()
-        await so(lambda: here.served.connections.count <= 9, "they have left")
+        await poll_until(lambda: here.served.connections.count <= 9, "they have left")
         assert (await client.get("/agents")).status_code == 200
 
 
 async def test_beyond_every_limit_connections_that_ask_for_nothing_make_way() -> None:
-    async with house(limits=Limits(connections=10)) as here, AsyncExitStack() as stack:
+    async with served_hub(limits=ServerLimits(connections=10)) as here, AsyncExitStack() as stack:
         silent = [await stack.enter_async_context(raw(here.port)) for _ in range(STALLED)]
         assert await is_healthy(here.port)
         async with asyncio.timeout(PATIENCE):
@@ -81,8 +84,8 @@ async def test_beyond_every_limit_connections_that_ask_for_nothing_make_way() ->
 
 
 async def test_one_key_does_not_take_all_connections() -> None:
-    limits = Limits(connections=12, connections_each=4)
-    async with house(limits=limits) as here, AsyncExitStack() as stack:
+    limits = ServerLimits(connections=12, connections_each=4)
+    async with served_hub(limits=limits) as here, AsyncExitStack() as stack:
         ann, bob = await here.known("ann"), await here.known("bob")
         channel_id = await opened(ann, "bob")
         path = f"/channels/{channel_id}/subscribe"
@@ -93,12 +96,12 @@ async def test_one_key_does_not_take_all_connections() -> None:
         assert (await bob.get("/agents")).status_code == 200
         assert await is_healthy(here.port)
         await stack.aclose()
-        await so(lambda: here.served.streams.count == 0, "the streams have ended")
+        await poll_until(lambda: here.served.streams.open.count == 0, "the streams have ended")
         assert (await ann.get("/agents")).status_code == 200
 
 
 async def test_connections_of_a_key_that_are_idle_make_way_for_its_next() -> None:
-    async with house(limits=Limits(connections_each=3)) as here, AsyncExitStack() as stack:
+    async with served_hub(limits=ServerLimits(connections_each=3)) as here, AsyncExitStack() as stack:
         secret = await here.key("ann")
         asked = request("GET", "/agents", f"authorization: Bearer {secret}")
         socks = []
@@ -114,7 +117,7 @@ async def test_connections_of_a_key_that_are_idle_make_way_for_its_next() -> Non
 
 
 async def test_one_key_does_not_take_all_connections_whatever_its_share_is_said_to_be() -> None:
-    async with house(limits=Limits(connections=8)) as here, AsyncExitStack() as stack:
+    async with served_hub(limits=ServerLimits(connections=8)) as here, AsyncExitStack() as stack:
         ann, bob = await here.known("ann"), await here.known("bob")
         path = f"/channels/{await opened(ann, 'bob')}/subscribe"
         statuses = [(await stack.enter_async_context(ann.stream("GET", path))).status_code for _ in range(8)]
@@ -123,8 +126,8 @@ async def test_one_key_does_not_take_all_connections_whatever_its_share_is_said_
 
 
 async def test_an_address_without_a_key_does_not_take_all_connections() -> None:
-    limits = Limits(connections=30, connections_each=5, request_seconds=60)
-    async with house(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
+    limits = ServerLimits(connections=30, connections_each=5, request_seconds=60)
+    async with served_hub(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
         client = await here.known("ann")
         silent = [await stack.enter_async_context(raw(here.port)) for _ in range(40)]
         assert (await client.post(INVOKE, json={"text": "x"})).status_code == 200
@@ -144,15 +147,15 @@ async def test_an_address_without_a_key_does_not_take_all_connections() -> None:
     ],
 )
 def test_a_machine_with_a_network_of_its_own_is_one_holder(host: str, holder: str) -> None:
-    assert address_of(host) == holder
+    assert address_holder(host) == holder
 
 
 # Streams and waiting requests
 
 
 async def test_a_stream_that_is_refused_asks_no_agent() -> None:
-    limits = Limits(streams=4, streams_each=1)
-    async with house(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
+    limits = ServerLimits(streams=4, streams_each=1)
+    async with served_hub(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
         ann, _ = await here.known("ann"), await here.known("bob")
         path = f"/channels/{await opened(ann, 'bob')}/subscribe"
         await stack.enter_async_context(ann.stream("GET", path))
@@ -164,8 +167,8 @@ async def test_a_stream_that_is_refused_asks_no_agent() -> None:
 
 async def test_a_key_is_let_in_from_an_address_whose_share_is_taken_by_others() -> None:
     """Connections without a key that never read their answers hold their address's share, and no more."""
-    limits = Limits(connections=16, connections_each=2)
-    async with house(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
+    limits = ServerLimits(connections=16, connections_each=2)
+    async with served_hub(Agent("support", echo), limits=limits) as here, AsyncExitStack() as stack:
         ann = await here.known("ann")
         for _ in range(4):
             sock = await stack.enter_async_context(raw(here.port, window=4096))
@@ -175,7 +178,7 @@ async def test_a_key_is_let_in_from_an_address_whose_share_is_taken_by_others() 
 
 
 async def test_streams_are_shared_by_key() -> None:
-    async with house(limits=Limits(streams=4, streams_each=2)) as here, AsyncExitStack() as stack:
+    async with served_hub(limits=ServerLimits(streams=4, streams_each=2)) as here, AsyncExitStack() as stack:
         first, second, bob = [await here.known(name) for name in ("ann", "ann", "bob")]
         path = f"/channels/{await opened(first, 'bob')}/subscribe"
         for client, status in ((first, 200), (first, 200), (first, 429), (second, 200), (bob, 200), (second, 429)):
@@ -190,7 +193,7 @@ async def test_streams_are_shared_by_key() -> None:
 async def waiting(clients: list[httpx2.AsyncClient], gate: Gate) -> AsyncIterator[list[asyncio.Task[httpx2.Response]]]:
     """Requests that wait for an agent, once all of them do."""
     tasks = [asyncio.create_task(client.post(INVOKE, json={"text": "x"})) for client in clients]
-    await so(lambda: gate.asked == len(tasks), "all of them wait")
+    await poll_until(lambda: gate.asked == len(tasks), "all of them wait")
     try:
         yield tasks
     finally:
@@ -202,7 +205,7 @@ async def waiting(clients: list[httpx2.AsyncClient], gate: Gate) -> AsyncIterato
 
 async def test_one_key_does_not_take_all_places_of_requests_that_wait() -> None:
     gate = Gate()
-    async with house(Agent("support", gate), limits=Limits(waiting=3, waiting_each=2)) as here:
+    async with served_hub(Agent("support", gate), limits=ServerLimits(waiting=3, waiting_each=2)) as here:
         ann, bob, carl = [await here.known(name) for name in ("ann", "bob", "carl")]
         async with waiting([ann, ann, bob], gate) as tasks:
             assert refusal(await ann.post(INVOKE, json={"text": "x"})) == (429, "too_many_waiting", True)
@@ -218,11 +221,11 @@ async def test_one_key_does_not_take_all_places_of_requests_that_wait() -> None:
 
 async def test_a_client_that_leaves_gives_its_place_back_and_its_turn_goes_on() -> None:
     gate = Gate()
-    async with house(Agent("support", gate), limits=Limits(waiting_each=1)) as here:
+    async with served_hub(Agent("support", gate), limits=ServerLimits(waiting_each=1)) as here:
         ann = await here.known("ann")
         async with waiting([ann], gate) as [task]:
             task.cancel()
-            await so(lambda: here.served.streams.waiting.count == 0, "nobody waits")
+            await poll_until(lambda: here.served.streams.waiting.count == 0, "nobody waits")
             gate.open.set()
         assert (await ann.post(INVOKE, json={"text": "x"})).status_code == 200
         logs = [await here.hub.log(row.channel_id) for row in await here.hub.channels()]
@@ -239,7 +242,7 @@ def stalling(number: int) -> bytes:
 
 
 async def test_hundreds_of_sockets_that_stall_are_dropped_early_and_hold_up_nobody() -> None:
-    limits = Limits(request_seconds=1.0, body_stalled_seconds=1.0)
+    limits = ServerLimits(request_seconds=1.0, body_stalled_seconds=1.0)
     async with process(limits) as server, AsyncExitStack() as stack:
         before = server.open_files()
         socks = [await stack.enter_async_context(raw(server.port)) for _ in range(STALLED)]
@@ -250,12 +253,12 @@ async def test_hundreds_of_sockets_that_stall_are_dropped_early_and_hold_up_nobo
                 assert (await client.post(INVOKE, json={"text": "x"})).status_code == 200
         told = await asyncio.gather(*map(ended, socks))
         assert all(b"too_slow" in said for said in told[2::3])
-        await so(lambda: server.open_files() <= before + 1, "its files are closed again")
+        await poll_until(lambda: server.open_files() <= before + 1, "its files are closed again")
         assert await server.stop() == 0
 
 
 async def test_heads_and_bodies_have_a_few_seconds_if_nothing_else_is_said() -> None:
-    usual = Limits()
+    usual = ServerLimits()
     assert usual.request_seconds <= 5
     assert usual.body_stalled_seconds <= 5
     assert usual.connections_each * 4 <= usual.connections
@@ -264,8 +267,8 @@ async def test_heads_and_bodies_have_a_few_seconds_if_nothing_else_is_said() -> 
 
 
 async def test_a_slow_reader_of_a_large_answer_is_not_taken_for_one_that_stalls() -> None:
-    limits = Limits(request_seconds=0.2, stalled_seconds=2.0)
-    async with house(limits=limits) as here:
+    limits = ServerLimits(request_seconds=0.2, stalled_seconds=2.0)
+    async with served_hub(limits=limits) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
@@ -291,7 +294,7 @@ async def test_accepting_stops_before_there_are_no_files_left_and_resumes(
     log = tmp_path / "log"
     monkeypatch.setenv("ANTIPHON_TEST_LOG", str(log))
     monkeypatch.setenv("ANTIPHON_TEST_FILES", "160")
-    limits = Limits(request_seconds=3.0, connections_each=100_000)  # as if each came from another address
+    limits = ServerLimits(request_seconds=3.0, connections_each=100_000)  # as if each came from another address
     async with process(limits, url=f"sqlite:///{tmp_path / 'team.db'}") as server:
         before = server.open_files()
         async with AsyncExitStack() as stack:
@@ -304,7 +307,7 @@ async def test_accepting_stops_before_there_are_no_files_left_and_resumes(
                 await asyncio.gather(*map(ended, socks))
         async with httpx2.AsyncClient(base_url=server.url) as client:
             assert (await client.post(INVOKE, json={"text": "x"})).status_code == 200
-        await so(lambda: server.open_files() <= before + 2, "its files are closed again")
+        await poll_until(lambda: server.open_files() <= before + 2, "its files are closed again")
         told = log.read_text()
         assert "WARNING:antiphon.server:the limit of open files is 160" in told
         assert "no more are accepted" in told
@@ -345,7 +348,7 @@ AMBIGUOUS = {
 
 @pytest.mark.parametrize("headers", AMBIGUOUS.values(), ids=AMBIGUOUS)
 async def test_a_head_that_can_be_read_in_two_ways_is_refused(headers: list[str]) -> None:
-    async with house(Agent("support", echo)) as here, raw(here.port) as sock:
+    async with served_hub(Agent("support", echo)) as here, raw(here.port) as sock:
         chunked = any("chunked" in header for header in headers)
         await send(sock, request("POST", INVOKE, JSON, *headers) + (SMUGGLED if chunked else BODY))
         said = await ended(sock)
@@ -359,7 +362,7 @@ async def test_a_head_that_can_be_read_in_two_ways_is_refused(headers: list[str]
 
 
 async def test_the_second_request_of_a_connection_is_looked_at_as_closely() -> None:
-    async with house(Agent("support", echo)) as here, raw(here.port) as sock:
+    async with served_hub(Agent("support", echo)) as here, raw(here.port) as sock:
         doubled = request("POST", INVOKE, JSON, *[f"content-length: {len(BODY)}"] * 2) + BODY
         await send(sock, request("GET", "/health") + doubled)
         said = await ended(sock)

@@ -14,10 +14,10 @@ import httpx2
 import pytest
 
 from antiphon import Agent, Reply, Request, says
-from antiphon.server.limits import Limits
-from tests.server.houses import House, house, opened, so
+from antiphon.server.limits import ServerLimits
 from tests.server.processes import Process, started
 from tests.server.wire import Event, answer, events_in, events_of, raw, request, send
+from tests.support.served_hub import ServedHub, opened, poll_until, served_hub
 
 INVOKE, STREAM = "/agents/support/invoke", "/agents/support/stream_invoke"
 STOPS = 20 if os.environ.get("ANTIPHON_PROOF") == "1" else 6
@@ -41,7 +41,7 @@ class Gate:
 
 async def test_what_is_under_way_is_finished_if_it_can_be() -> None:
     gate = Gate()
-    async with house(Agent("support", gate)) as here:
+    async with served_hub(Agent("support", gate)) as here:
         client = await here.client()
         asking = asyncio.create_task(client.post(INVOKE, json={"text": "x"}))
         await gate.asked.wait()
@@ -54,7 +54,7 @@ async def test_what_is_under_way_is_finished_if_it_can_be() -> None:
 async def test_what_takes_too_long_is_told_to_come_again_and_goes_on(tmp_path: Path) -> None:
     url, gate = f"sqlite:///{tmp_path / 'team.db'}", Gate()
     question = {"text": "x", "thread_id": "t", "message_id": "m"}
-    async with house(Agent("support", gate), url=url, limits=Limits(stop_seconds=0.2)) as here:
+    async with served_hub(Agent("support", gate), url=url, limits=ServerLimits(stop_seconds=0.2)) as here:
         client = httpx2.AsyncClient(base_url=here.served.url, timeout=20)
         asking = asyncio.create_task(client.post(INVOKE, json=question))
         await gate.asked.wait()
@@ -63,7 +63,7 @@ async def test_what_takes_too_long_is_told_to_come_again_and_goes_on(tmp_path: P
     assert (refused.status_code, refused.json()["error"]["reason"]) == (503, "stopping")
     assert int(refused.headers["retry-after"]) >= 1
     gate.open.set()
-    async with house(Agent("support", gate), url=url) as here:
+    async with served_hub(Agent("support", gate), url=url) as here:
         again = await (await here.client()).post(INVOKE, json=question)
         assert again.json()["text"] == "Here it is."
         log = await here.hub.log(again.json()["channel_id"])
@@ -71,12 +71,12 @@ async def test_what_takes_too_long_is_told_to_come_again_and_goes_on(tmp_path: P
 
 
 async def test_streams_end_between_two_events() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.hub.register("bob")
         client = httpx2.AsyncClient(base_url=here.served.url, timeout=20)
         channel_id = await opened(client, "bob")
         reading = asyncio.create_task(client.get(f"/channels/{channel_id}/subscribe"))
-        await so(lambda: here.served.streams.count == 1, "it is followed")
+        await poll_until(lambda: here.served.streams.open.count == 1, "it is followed")
     events = events_in((await reading).text)  # which ends behind an event
     await client.aclose()
     assert [event.event for event in events] == ["envelope"] * len(events)
@@ -87,7 +87,7 @@ async def test_streams_end_between_two_events() -> None:
 )
 async def test_nobody_who_says_nothing_holds_up_the_end(said: bytes) -> None:
     loop = asyncio.get_running_loop()
-    async with raw_beside(Limits(stop_seconds=0.2)) as (here, sock):
+    async with raw_beside(ServerLimits(stop_seconds=0.2)) as (here, sock):
         await send(sock, said)
         async with raw(here.port) as other:
             await send(other, request("GET", "/health", "connection: close"))
@@ -98,12 +98,12 @@ async def test_nobody_who_says_nothing_holds_up_the_end(said: bytes) -> None:
 
 async def test_nobody_who_reads_nothing_holds_up_the_end() -> None:
     loop = asyncio.get_running_loop()
-    async with raw_beside(Limits(stop_seconds=1)) as (here, sock):
+    async with raw_beside(ServerLimits(stop_seconds=1)) as (here, sock):
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
         await send(sock, request("GET", f"/channels/{channel_id}/subscribe"))
-        await so(lambda: here.served.streams.count == 1, "it is followed")
+        await poll_until(lambda: here.served.streams.open.count == 1, "it is followed")
         for _ in range(10):
             await client.post(f"/channels/{channel_id}/messages", json={"text": "x" * 200_000})
         began = loop.time()
@@ -111,9 +111,9 @@ async def test_nobody_who_reads_nothing_holds_up_the_end() -> None:
 
 
 @asynccontextmanager
-async def raw_beside(limits: Limits) -> AsyncIterator[tuple[House, object]]:
+async def raw_beside(limits: ServerLimits) -> AsyncIterator[tuple[ServedHub, object]]:
     """A server, and a connection that stays open while it stops."""
-    async with AsyncSocket() as held, house(Agent("support", Gate()), limits=limits) as here:
+    async with AsyncSocket() as held, served_hub(Agent("support", Gate()), limits=limits) as here:
         yield here, await held.to(here.port)
 
 

@@ -14,9 +14,9 @@ import httpx2
 import pytest
 
 from antiphon import Hub
-from tests.server.houses import PATIENCE, opened, so
 from tests.server.processes import Process, started
 from tests.server.wire import raw, request, send
+from tests.support.served_hub import PATIENCE, opened, poll_until
 
 LARGE = "x" * 200_000
 PROGRAM = str(Path(__file__).with_name("stuck.py"))
@@ -39,7 +39,7 @@ async def served(folder: Path, seconds: float) -> AsyncIterator[Process]:
 
 async def called(ledger: Path, name: str) -> None:
     """Return when the tool of this name runs."""
-    await so(lambda: ledger.exists() and name in ledger.read_text().split(), f"{name} runs")
+    await poll_until(lambda: ledger.exists() and name in ledger.read_text().split(), f"{name} runs")
 
 
 async def told(client: httpx2.AsyncClient, *names: str) -> list[str]:
@@ -140,7 +140,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(
     channel_id = await recorded(tmp_path)
     async with served(tmp_path, 4) as server, raw(server.port, window=4096) as sock:
         await send(sock, request("GET", f"/channels/{channel_id}/{path}?view=operator"))
-        await so(lambda: len(arrived(sock)) >= 4096, "the server sends more than the client takes")
+        await poll_until(lambda: len(arrived(sock)) >= 4096, "the server sends more than the client takes")
         code, seconds = await stopped(server)
     assert (code, seconds < 4 + SLACK) == (0, True)
     assert "ended by force" not in (tmp_path / "complaints").read_text()

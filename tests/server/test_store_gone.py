@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 from antiphon import Agent, Reply, Request, TransitionGraph, says
-from tests.server.houses import PATIENCE, House, house, opened, so
 from tests.server.wire import Event, events_in, events_of
+from tests.support.served_hub import PATIENCE, ServedHub, opened, poll_until, served_hub
 
 GONE = {"reason": "store_gone", "message": "the file of the store is gone; the server must be started again"}
 QUESTION = {"text": "well?"}
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_health_and_requests_answer_503_when_the_file_of_the_store_was_deleted(path: Path) -> None:
-    async with house(url=f"sqlite:///{path}") as here:
+    async with served_hub(url=f"sqlite:///{path}") as here:
         await here.hub.register("bob")
         client = await here.client()
         opened = await client.post("/channels", json={"target": ["bob"]})
@@ -55,10 +55,10 @@ class Thinker:
 
 
 @asynccontextmanager
-async def thinking(path: Path) -> AsyncIterator[tuple[House, Thinker]]:
+async def thinking(path: Path) -> AsyncIterator[tuple[ServedHub, Thinker]]:
     """A house in which bob thinks when he is asked."""
     model = Thinker()
-    async with house(Agent("bob", model=model), url=f"sqlite:///{path}") as here:
+    async with served_hub(Agent("bob", model=model), url=f"sqlite:///{path}") as here:
         try:
             yield here, model
         finally:
@@ -90,8 +90,8 @@ async def test_a_message_that_waits_for_the_end_of_a_turn_is_answered_503(path: 
         assert (await ann.post(f"/channels/{channel}/messages", json=QUESTION)).status_code == 201
         await asyncio.wait_for(model.asked.wait(), PATIENCE)
         said = asyncio.create_task(dana.post(f"/channels/{channel}/messages", json={"text": "mind the step"}))
-        live = await here.hub._desk.live(channel)
-        await so(lambda: bool(live._held), "it waits")
+        live = await here.hub.core.live(channel)
+        await poll_until(lambda: bool(live._deferred), "it waits")
         path.unlink()
         answer = await asyncio.wait_for(said, PATIENCE)
         assert (answer.status_code, answer.json()["error"]) == (503, GONE)
@@ -108,12 +108,12 @@ async def test_a_stream_of_a_turn_ends_with_an_error(path: Path, query: str) -> 
 
 
 async def test_a_stream_of_a_channel_ends_with_an_error_and_cannot_be_resumed_here(path: Path) -> None:
-    async with house(url=f"sqlite:///{path}") as here:
+    async with served_hub(url=f"sqlite:///{path}") as here:
         await here.hub.register("bob")
         client = await here.client()
         channel = await opened(client, "bob")
         place = f"/channels/{channel}/subscribe?view=operator"
-        head = (await here.hub._desk.live(channel)).state.sequence
+        head = (await here.hub.core.live(channel)).state.sequence
         async with client.stream("GET", place) as response:
             events = events_of(response)
             told = [await asyncio.wait_for(anext(events), PATIENCE) for _ in range(head)]

@@ -9,15 +9,15 @@ from contextlib import AsyncExitStack
 import httpx2
 import pytest
 
-from antiphon.server.limits import Limits
-from tests.server.houses import house, opened, so
+from antiphon.server.limits import ServerLimits
 from tests.server.processes import Process, process
 from tests.server.wire import Event, ended, event_of, events_in, events_of, raw, request, send
+from tests.support.served_hub import opened, poll_until, served_hub
 
 SUBSCRIBERS, STALLED = 100, 10
 MESSAGES = 100
 TEXT = "x" * 4000
-PATIENT = Limits(stalled_seconds=1.0)
+PATIENT = ServerLimits(stalled_seconds=1.0)
 MANY = httpx2.Limits(max_connections=300)
 
 
@@ -68,7 +68,7 @@ async def test_those_who_stop_reading_hold_up_nobody_and_are_cut_off() -> None:
             for sock in idle:
                 await stalled(sock, channel_id)
             following = [asyncio.create_task(followed(client, channel_id)) for _ in range(SUBSCRIBERS - STALLED)]
-            await so(lambda: server.open_files() >= before + SUBSCRIBERS - 1, "all of them are there")
+            await poll_until(lambda: server.open_files() >= before + SUBSCRIBERS - 1, "all of them are there")
             await talk(client, channel_id, count=MESSAGES, text=TEXT)
             await cut_off(server, before + SUBSCRIBERS - STALLED)
             await client.post(f"/channels/{channel_id}/close", json={})
@@ -80,12 +80,12 @@ async def test_those_who_stop_reading_hold_up_nobody_and_are_cut_off() -> None:
                 assert len(seen) < MESSAGES
                 assert await resumed(client, channel_id, seen) == everything
         await client.aclose()
-        await so(lambda: server.open_files() <= before, "all connections are gone")
+        await poll_until(lambda: server.open_files() <= before, "all connections are gone")
 
 
 async def cut_off(server: Process, left: int) -> None:
     """Those who do not read are gone, although they still hold their ends; others are not."""
-    await so(lambda: server.open_files() <= left + 5, "who reads nothing is cut off")
+    await poll_until(lambda: server.open_files() <= left + 5, "who reads nothing is cut off")
 
 
 @pytest.mark.parametrize("kernel", [True, False])
@@ -94,15 +94,15 @@ async def test_a_stalled_connection_is_cut_with_and_without_the_help_of_the_syst
 ) -> None:
     if not kernel and hasattr(socket, "TCP_USER_TIMEOUT"):
         monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")
-    async with house(limits=Limits(stalled_seconds=0.5)) as here:
+    async with served_hub(limits=ServerLimits(stalled_seconds=0.5)) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")
         async with raw(here.port, window=4096) as sock:
             await stalled(sock, channel_id)
-            await so(lambda: here.served.streams.count == 1, "it is followed")
+            await poll_until(lambda: here.served.streams.open.count == 1, "it is followed")
             await talk(client, channel_id, count=40, text="x" * 200_000)
-            await so(lambda: here.served.streams.count == 0, "who reads nothing is cut off")
+            await poll_until(lambda: here.served.streams.open.count == 0, "who reads nothing is cut off")
             seen = whole_events(await ended(sock))
             await client.post(f"/channels/{channel_id}/close", json={})
             assert await resumed(client, channel_id, seen) == [str(number) for number in range(1, 46)]
@@ -110,8 +110,8 @@ async def test_a_stalled_connection_is_cut_with_and_without_the_help_of_the_syst
 
 async def test_somebody_slow_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes a little now and then is waited for, although one event takes longer than nothing may."""
-    monkeypatch.setattr("antiphon.server.serving.SEND_BUFFER", 16_384)
-    async with house(limits=Limits(stalled_seconds=0.5)) as here:
+    monkeypatch.setattr("antiphon.server.serving.SEND_BUFFER_BYTES", 16_384)
+    async with served_hub(limits=ServerLimits(stalled_seconds=0.5)) as here:
         await here.hub.register("bob")
         client = await here.client()
         channel_id = await opened(client, "bob")

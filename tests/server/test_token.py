@@ -10,11 +10,10 @@ import httpx2
 import pytest
 
 from antiphon import Agent, Hub, UsageError
-from antiphon.server.announcing import running, token_at
+from antiphon.server.server_token import find_token, read_token, running_servers
 from antiphon.server.serving import serving
-from antiphon.server.tokens import read_token
-from tests.server.houses import echo, house
-from tests.server.test_entry import GUARDED, OPEN, VERBS, ask, path_of, reason_of
+from tests.server.test_entry import GUARDED, OPEN, ROUTES, ask, path_of, reason_of
+from tests.support.served_hub import echo, served_hub
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -22,7 +21,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def test_every_verb_wants_the_token() -> None:
-    async with house(Agent("support", echo), open=False) as here:
+    async with served_hub(Agent("support", echo), open=False) as here:
         bare, known = await here.client(), await here.client(here.served.token)
         wrong: list[dict[str, str] | dict[str, bytes]] = [{}, bearer("at_" + "A" * 43), bearer(here.served.token + "x")]
         wrong.append({"authorization": "Bearer é".encode()})
@@ -33,13 +32,13 @@ async def test_every_verb_wants_the_token() -> None:
                 assert (refused.status_code, reason_of(refused)) == (401, reason), verb.name
                 assert "printed it when it started" in refused.text
             assert (await ask(known, verb)).status_code not in (401, 403), verb.name
-        assert {verb.name for verb in VERBS if verb not in GUARDED} == set(OPEN)
+        assert {verb.name for verb in ROUTES if verb not in GUARDED} == set(OPEN)
         assert (await bare.get("/health")).status_code == 200
 
 
 async def test_the_token_is_for_this_machine_alone() -> None:
     """A page from elsewhere whose name leads here, or that asks across origins, is refused also with the token."""
-    async with house(open=False) as here:
+    async with served_hub(open=False) as here:
         client = await here.client(here.served.token)
         for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}, {"origin": "null"}):
             refused = await client.get("/agents", headers=headers)
@@ -57,7 +56,7 @@ async def test_the_token_is_kept_beside_the_store_for_its_owner(tmp_path: Path) 
     before = os.umask(0)  # whatever the process allows to others
     try:
         for _ in range(2):
-            async with house(url=url, open=False) as here:
+            async with served_hub(url=url, open=False) as here:
                 seen.append(here.served.token)
                 assert stat.S_IMODE(file.stat().st_mode) == 0o600
                 assert file.read_text() == f"{here.served.token}\n"
@@ -111,7 +110,7 @@ async def test_a_file_that_cannot_be_trusted_is_refused(tmp_path: Path, spoil: o
 
 async def test_the_first_key_ends_the_token(tmp_path: Path) -> None:
     url, file = f"sqlite:///{tmp_path}/team.db", tmp_path / "team.db-token"
-    async with house(url=url, open=False) as here:
+    async with served_hub(url=url, open=False) as here:
         owner = await here.client(here.served.token)
         made = await owner.post("/keys", json={"participant": "ann", "scopes": ["operate"]})
         assert made.status_code == 201
@@ -121,13 +120,13 @@ async def test_the_first_key_ends_the_token(tmp_path: Path) -> None:
         assert (await ann.get("/keys")).status_code == 200
     file.write_text(f"{here.served.token}\n")  # as from a backup
     file.chmod(0o600)
-    async with house(url=url, open=False) as here:
+    async with served_hub(url=url, open=False) as here:
         assert here.served.token == ""
         assert not file.exists()
 
 
 async def test_an_open_server_wants_nothing_from_this_machine(caplog: pytest.LogCaptureFixture) -> None:
-    async with house(open=True) as here:
+    async with served_hub(open=True) as here:
         assert here.served.token == ""
         assert (await (await here.client()).get("/agents")).status_code == 200
         refused = await (await here.client()).get("/agents", headers={"host": "agents.example.org"})
@@ -144,7 +143,7 @@ async def test_an_open_server_listens_to_this_machine_alone(host: str) -> None:
 
 
 async def test_a_server_with_keys_cannot_be_open() -> None:
-    async with house() as here:
+    async with served_hub() as here:
         await here.key("ann")
         with pytest.raises(UsageError, match="a server with keys cannot be open"):
             async with serving(here.hub, port=0, open=True):
@@ -153,13 +152,13 @@ async def test_a_server_with_keys_cannot_be_open() -> None:
 
 async def test_a_server_is_announced_while_it_runs(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/team.db"
-    async with house(url=url, open=False) as here:
-        assert token_at(here.served.url) == here.served.token
-        assert token_at(here.served.url.replace("127.0.0.1", "localhost")) == here.served.token
-        assert token_at(f"http://127.0.0.1:{here.port + 1}") is None
-        assert token_at(f"https://agents.example.org:{here.port}") is None
-        assert str(tmp_path / "team.db") in [each.store for each in running()]
-    assert token_at(here.served.url) is None
+    async with served_hub(url=url, open=False) as here:
+        assert find_token(here.served.url) == here.served.token
+        assert find_token(here.served.url.replace("127.0.0.1", "localhost")) == here.served.token
+        assert find_token(f"http://127.0.0.1:{here.port + 1}") is None
+        assert find_token(f"https://agents.example.org:{here.port}") is None
+        assert str(tmp_path / "team.db") in [each.store for each in running_servers()]
+    assert find_token(here.served.url) is None
     assert read_token(f"{tmp_path}/team.db-token") == here.served.token  # and yet it is not given away
 
 
@@ -179,13 +178,13 @@ async def test_a_state_directory_that_cannot_be_used_is_told(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     spoil(tmp_path)  # type: ignore[operator]
-    async with house(url=f"sqlite:///{tmp_path}/team.db", open=False) as here:
-        assert token_at(here.served.url) is None
+    async with served_hub(url=f"sqlite:///{tmp_path}/team.db", open=False) as here:
+        assert find_token(here.served.url) is None
         assert (await (await here.client(here.served.token)).get("/agents")).status_code == 200
     assert "give it to them in ANTIPHON_KEY" in caplog.text
 
 
 async def test_a_store_in_memory_leaves_nothing_behind() -> None:
-    async with house(open=False) as here, httpx2.AsyncClient(base_url=here.served.url) as http:
-        assert token_at(here.served.url) is None
+    async with served_hub(open=False) as here, httpx2.AsyncClient(base_url=here.served.url) as http:
+        assert find_token(here.served.url) is None
         assert (await http.get("/agents", headers=here.served.headers)).status_code == 200

@@ -10,17 +10,10 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.core.envelope import Envelope
+from antiphon.core.envelope import Envelope, add_seconds
 from antiphon.core.errors import AntiphonError
-from antiphon.core.events import (
-    EV_CHANNEL_CLOSED,
-    EV_CHANNEL_CREATED,
-    EV_CHANNEL_EXPIRED,
-    EV_CHANNEL_OPENED,
-    EV_TEXT,
-)
-from antiphon.core.instants import after
-from antiphon.store.memory import MemoryStore
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CHANNEL_CREATED, EV_CHANNEL_EXPIRED, EV_CHANNEL_OPENED, EV_TEXT
+from antiphon.store.memory_store import MemoryStore
 from antiphon.store.protocol import Lease, Snapshot, Store
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import ManualClock
@@ -89,7 +82,7 @@ class Player:
         await self.store.acknowledge(name, channel, sequence)
 
     async def do_take_due(self, name: str, now: int, limit: int, ttl: int) -> object:
-        return await self.store.take_due(name, now=after(self.start, now), limit=limit, ttl=ttl)
+        return await self.store.take_due(name, now=add_seconds(self.start, now), limit=limit, ttl=ttl)
 
     async def do_lease(self, name: str, owner: str, ttl: int) -> object:
         lease = await self.store.lease(name, owner, ttl)
@@ -110,7 +103,7 @@ class Player:
         await self.store.rebuild()
 
     def at(self, seconds: int | None) -> str | None:
-        return None if seconds is None else "" if seconds == 0 else after(self.start, seconds)
+        return None if seconds is None else "" if seconds == 0 else add_seconds(self.start, seconds)
 
     async def look(self) -> None:
         """Note everything that the store shows."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.core.events import EV_CHANNEL_CLOSED, EV_TEXT, Closed, Text
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_TEXT, ChannelClosed, Text
 from antiphon.store.protocol import Snapshot
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.verify import verify_store
-from antiphon.testing.envelopes import opening, told
+from antiphon.store.verification import verify_store
+from antiphon.testing.store_fixtures import hub_envelope, opening_envelopes
 
 MARK, FINE = "MARKERmarkerMARKER", "fine"
 SEEDS = range(30) if os.environ.get("ANTIPHON_PROOF") == "1" else [5]
@@ -29,12 +29,14 @@ async def test_nothing_is_left_of_rows_that_were_moved(tmp_path: Path, seed: int
     heads = dict.fromkeys(names, 2)
     for place, name in enumerate(names):
         people = (f"{words[name]}{place}", "y" * dice.randrange(1, 40), f"{words[name]}q")
-        await store.append(name, opening(name, *people), expected=0)
+        await store.append(name, opening_envelopes(name, *people), expected=0)
     for _ in range(1500):
         name = dice.choice(names)
         await _say(store, name, heads, words[name], dice)
     for name in names:
-        closing = told(name, heads[name] + 1, EV_CHANNEL_CLOSED, event=Closed(words[name] * dice.randrange(1, 9)))
+        closing = hub_envelope(
+            name, heads[name] + 1, EV_CHANNEL_CLOSED, event=ChannelClosed(words[name] * dice.randrange(1, 9))
+        )
         await store.append(name, [closing], expected=heads[name])
     for name in names[::2]:
         await store.erase(name)
@@ -48,7 +50,7 @@ async def test_nothing_is_left_of_rows_that_were_moved(tmp_path: Path, seed: int
 async def _say(store: SqliteStore, name: str, heads: dict[str, int], word: str, dice: random.Random) -> None:
     head, count = heads[name], dice.choice([1, 1, 2, 3])
     batch = [
-        told(name, head + place, EV_TEXT, event=Text(word * dice.choice([1, 5, 20, 300])))
+        hub_envelope(name, head + place, EV_TEXT, event=Text(word * dice.choice([1, 5, 20, 300])))
         for place in range(1, count + 1)
     ]
     await store.append(name, batch, expected=head)

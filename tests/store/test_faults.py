@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from antiphon.core.errors import OutcomeUnknown, StoreUnavailable
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory_store import MemoryStore
 from antiphon.store.protocol import Appended, Store
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import Faults, with_faults
-from antiphon.testing.envelopes import said
+from antiphon.testing.store_fixtures import text_batch
 
 
 @pytest.mark.parametrize("count", [8, 9, 10])
@@ -23,7 +23,7 @@ async def test_each_append_has_a_number_of_its_own(path: Path, kind: str, count:
     store = with_faults(inner, faults)
     names = [f"c{number}" for number in range(1, count + 1)]
     outcomes = await asyncio.gather(
-        *(store.append(name, said(name, 1), expected=0) for name in names), return_exceptions=True
+        *(store.append(name, text_batch(name, 1), expected=0) for name in names), return_exceptions=True
     )
     lost = [name for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, OutcomeUnknown)]
     failed = [name for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, StoreUnavailable)]

@@ -17,9 +17,8 @@ from antiphon import Hub, StoreGone
 from antiphon.core.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
 from antiphon.store import sqlite_writer
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import Connection, Values, connect
-from antiphon.store.sqlite_identity import FileIdentity
-from antiphon.testing.envelopes import said, whole_log
+from antiphon.store.sqlite_connection import FileIdentity, SqliteConnection, SqlValues, connect_sqlite
+from antiphon.testing.store_fixtures import text_batch, whole_log
 
 Change = Callable[[Path], None]
 PATIENCE = 30.0
@@ -91,11 +90,11 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("change", [*OF_THE_FILE, *OF_THE_LOG])
 async def test_nothing_is_acknowledged_any_more(path: Path, change: Change) -> None:
     store = await SqliteStore.open(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     change(path)
     for expected in (1, 2):
         with pytest.raises(StoreGone, match="deleted, replaced or moved away") as gone:
-            await store.append("c", said("c", expected + 1), expected=expected)
+            await store.append("c", text_batch("c", expected + 1), expected=expected)
         assert str(path) in str(gone.value)
         assert "open the hub again" in str(gone.value)
     with pytest.raises(StoreGone):
@@ -108,7 +107,7 @@ async def test_nothing_is_acknowledged_any_more(path: Path, change: Change) -> N
 @pytest.mark.parametrize("change", OF_THE_FILE)
 async def test_a_read_notices_it_too(path: Path, change: Change) -> None:
     store = await SqliteStore.open(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     change(path)
     with pytest.raises(StoreGone):
         await store.head("c")
@@ -117,13 +116,13 @@ async def test_a_read_notices_it_too(path: Path, change: Change) -> None:
 
 async def test_a_file_that_comes_back_is_used_by_the_next_store_only(path: Path) -> None:
     store = await SqliteStore.open(path)
-    batch = said("c", 1)
+    batch = text_batch("c", 1)
     await store.append("c", batch, expected=0)
     _moved(path)
     with pytest.raises(StoreGone):
-        await store.append("c", said("c", 2), expected=1)
+        await store.append("c", text_batch("c", 2), expected=1)
     path.with_name("elsewhere.db").rename(path)
-    for call in (store.append("c", said("c", 2), expected=1), store.read("c")):
+    for call in (store.append("c", text_batch("c", 2), expected=1), store.read("c")):
         with pytest.raises(StoreGone):
             await call
     await store.close()
@@ -135,12 +134,12 @@ async def test_a_file_that_comes_back_is_used_by_the_next_store_only(path: Path)
 @pytest.mark.parametrize("change", OF_THE_LOG)
 async def test_what_was_acknowledged_survives_the_loss_of_the_log_beside_the_file(path: Path, change: Change) -> None:
     store = await SqliteStore.open(path)
-    batch = said("c", 1)
+    batch = text_batch("c", 1)
     await store.append("c", batch, expected=0)
     assert wal(path).stat().st_size > 0
     change(path)
     with pytest.raises(StoreGone):
-        await store.append("c", said("c", 2), expected=1)
+        await store.append("c", text_batch("c", 2), expected=1)
     wal(path).unlink(missing_ok=True)
     copied = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     assert copied.execute("SELECT count(*) FROM log WHERE seq = 1").fetchone() == (1,)
@@ -156,7 +155,7 @@ async def test_it_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -
     _deleted(path)
     for _ in range(3):
         with pytest.raises(StoreGone):
-            await store.append("c", said("c", 1), expected=0)
+            await store.append("c", text_batch("c", 1), expected=0)
     await store.close()
     [entry] = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert entry.name == "antiphon.store"
@@ -166,11 +165,11 @@ async def test_it_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -
 class _Failing:
     """A connection of which one statement fails, so that the store opens the file again."""
 
-    def __init__(self, inner: Connection, fails: list[str]) -> None:
+    def __init__(self, inner: SqliteConnection, fails: list[str]) -> None:
         self._inner, self._fails = inner, fails
         self.executemany, self.close = inner.executemany, inner.close
 
-    def execute(self, sql: str, parameters: Values = (), /) -> object:
+    def execute(self, sql: str, parameters: SqlValues = (), /) -> object:
         if self._fails and sql.startswith(self._fails[0]):
             self._fails.pop()
             error = sqlite3.OperationalError("disk I/O error")
@@ -181,15 +180,15 @@ class _Failing:
 
 async def test_a_connection_that_is_opened_again_does_not_take_another_file(path: Path) -> None:
     fails: list[str] = []
-    store = await SqliteStore.open(path, connect=lambda at, read_only: _Failing(connect(at, read_only), fails))
-    await store.append("c", said("c", 1), expected=0)
+    store = await SqliteStore.open(path, connect=lambda at, read_only: _Failing(connect_sqlite(at, read_only), fails))
+    await store.append("c", text_batch("c", 1), expected=0)
     other = await SqliteStore.open(path.with_name("other.db"))
     await other.close()
     path.with_name("other.db").replace(path)
     fails.append("INSERT")
     for error in (OutcomeUnknown, StoreGone, StoreGone):
         with pytest.raises(error):
-            await store.append("c", said("c", 2), expected=1)
+            await store.append("c", text_batch("c", 2), expected=1)
     await store.close()
     left = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)  # without the log of the file that was there
     assert left.execute("SELECT count(*) FROM log").fetchone() == (0,)
@@ -268,7 +267,7 @@ async def test_a_process_whose_file_was_deleted_acknowledges_nothing(path: Path)
 @pytest.mark.parametrize("size", [None, 0])
 async def test_a_log_without_its_file_is_not_made_a_new_store(path: Path, size: int | None) -> None:
     store = await SqliteStore.open(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     kept = path.with_name("kept"), path.with_name("kept-wal")
     shutil.copy(path, kept[0])
     shutil.copy(wal(path), kept[1])
@@ -291,7 +290,7 @@ async def test_a_log_without_its_file_is_not_made_a_new_store(path: Path, size: 
 async def test_an_idle_store_notices_it_by_itself(path: Path, change: Change) -> None:
     store = await SqliteStore.open(path)
     other = await SqliteStore.open(path.parent.with_name("other.db"))
-    batch = said("c", 1)
+    batch = text_batch("c", 1)
     await store.append("c", batch, expected=0)
     gone, not_gone = (asyncio.ensure_future(each.gone()) for each in (store, other))
     change(path)
@@ -309,7 +308,7 @@ async def test_an_idle_store_notices_it_by_itself(path: Path, change: Change) ->
 @pytest.mark.parametrize("change", OF_THE_LOG)
 async def test_an_idle_store_that_lost_its_log_saves_what_was_acknowledged(path: Path, change: Change) -> None:
     store = await SqliteStore.open(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     change(path)
     await asyncio.wait_for(store.gone(), PATIENCE)
     with pytest.raises(StoreGone):  # behind the look of the same thread
@@ -328,7 +327,7 @@ class _Looks:
         self._loop = asyncio.get_running_loop()
         self._looks: asyncio.Queue[None] = asyncio.Queue()
         patch.setattr(FileIdentity, "has_file", lambda identity: self._counted(identity))
-        patch.setattr(sqlite_writer, "LOOK_EVERY", 0.001)
+        patch.setattr(sqlite_writer, "FILE_CHECK_SECONDS", 0.001)
 
     def _counted(self, identity: FileIdentity) -> bool:
         self._loop.call_soon_threadsafe(self._looks.put_nowait, None)
@@ -345,17 +344,17 @@ async def test_a_log_that_goes_with_the_last_connection_is_not_missed(
 ) -> None:
     looks = _Looks(monkeypatch)
     fails: list[str] = []
-    store = await SqliteStore.open(path, connect=lambda at, read_only: _Failing(connect(at, read_only), fails))
-    await store.append("c", said("c", 1), expected=0)
+    store = await SqliteStore.open(path, connect=lambda at, read_only: _Failing(connect_sqlite(at, read_only), fails))
+    await store.append("c", text_batch("c", 1), expected=0)
     fails.append("SELECT")
     with pytest.raises(StoreUnavailable):
         await store.head("c")
     fails.append("INSERT")
     with pytest.raises(OutcomeUnknown):
-        await store.append("c", said("c", 2), expected=1)
+        await store.append("c", text_batch("c", 2), expected=1)
     assert not wal(path).exists()
     await looks.some()
-    await store.append("c", said("c", 2), expected=1)
+    await store.append("c", text_batch("c", 2), expected=1)
     assert await store.head("c") == 2
     await store.close()
 
@@ -364,7 +363,7 @@ async def test_a_file_that_cannot_be_looked_at_for_a_moment_is_not_given_up(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await SqliteStore.open(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     real = os.lstat
     failed = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -378,9 +377,9 @@ async def test_a_file_that_cannot_be_looked_at_for_a_moment_is_not_given_up(
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", lstat)
         with pytest.raises(OutcomeUnknown, match="cannot be looked at"):
-            await asyncio.wait_for(store.append("c", said("c", 2), expected=1), PATIENCE)
+            await asyncio.wait_for(store.append("c", text_batch("c", 2), expected=1), PATIENCE)
         failed.clear()
         await asyncio.wait_for(failed.wait(), PATIENCE)  # it also looks when it is idle
     assert await store.head("c") == 2
-    await store.append("c", said("c", 3), expected=2)
+    await store.append("c", text_batch("c", 3), expected=2)
     await store.close()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import Conflict, IdReused, UsageError
-from antiphon.store.memory import MemoryStore
-from antiphon.store.records import SLICE
-from antiphon.store.verify import Report, verify_store
-from antiphon.testing.checks import STORE_CHECKS
-from antiphon.testing.envelopes import OpenStore, new_id, said
+from antiphon.store.memory_store import MemoryStore
+from antiphon.store.protocol import Appended, Store
+from antiphon.store.records import ENVELOPES_PER_SLICE
+from antiphon.store.verification import VerificationReport, verify_store
+from antiphon.testing.store_checks import STORE_CHECKS, check_order_of_writes
+from antiphon.testing.store_fixtures import OpenStore, new_id, text_batch
 
 Spoil = Callable[[list[Envelope]], list[Envelope]]
 
@@ -33,7 +35,7 @@ async def test_it_is_a_store(check: OpenStore) -> None:
 
 async def test_two_stores_share_nothing() -> None:
     one, other = MemoryStore(), MemoryStore()
-    await one.append("c", said("c", 1), expected=0)
+    await one.append("c", text_batch("c", 1), expected=0)
     assert await other.head("c") == 0
     assert await other.channels() == []
 
@@ -42,14 +44,14 @@ async def test_an_append_costs_the_same_at_any_length() -> None:
     store = MemoryStore()
 
     async def cost(start: int) -> float:
-        batches = [said("c", sequence) for sequence in range(start + 1, start + 501)]
+        batches = [text_batch("c", sequence) for sequence in range(start + 1, start + 501)]
         began = time.process_time()
         for place, batch in enumerate(batches):
             await store.append("c", batch, expected=start + place)
         return time.process_time() - began
 
     short = await cost(0)
-    await store.append("c", said("c", *range(501, 50_001)), expected=500)
+    await store.append("c", text_batch("c", *range(501, 50_001)), expected=500)
     assert await cost(50_000) < 5 * short + 0.01
 
 
@@ -80,13 +82,13 @@ async def most_calls_at_once(work: Awaitable[object]) -> int:
 
 async def test_a_long_batch_does_not_hold_the_event_loop() -> None:
     """A fork is one: what is done for each envelope is done for a slice of them at once."""
-    store, batch = MemoryStore(), said("c", *range(1, 20_001))
-    assert await most_calls_at_once(store.append("c", batch, expected=0)) < 5 * SLICE
+    store, batch = MemoryStore(), text_batch("c", *range(1, 20_001))
+    assert await most_calls_at_once(store.append("c", batch, expected=0)) < 5 * ENVELOPES_PER_SLICE
     assert (await store.read("c", after=19_999)).envelopes == batch[-1:]
 
 
 async def test_a_long_batch_that_loses_against_another_changes_nothing() -> None:
-    store, batch, other = MemoryStore(), said("c", *range(1, 3001)), said("c", 1)
+    store, batch, other = MemoryStore(), text_batch("c", *range(1, 3001)), text_batch("c", 1)
     append = asyncio.create_task(store.append("c", batch, expected=0))
     await asyncio.sleep(0)  # it has begun, and lets others go first
     await store.append("c", other, expected=0)
@@ -107,13 +109,13 @@ async def test_a_long_batch_that_loses_against_another_changes_nothing() -> None
 async def test_a_long_batch_with_a_fault_is_refused(spoilt: Spoil, error: type[Exception]) -> None:
     store = MemoryStore()
     with pytest.raises(error):
-        await store.append("c", spoilt(said("c", *range(1, 3001))), expected=0)
+        await store.append("c", spoilt(text_batch("c", *range(1, 3001))), expected=0)
     assert await store.head("c") == 0
 
 
 async def test_a_batch_that_is_no_batch_of_this_channel_is_refused() -> None:
     store = MemoryStore()
-    for channel, batch in (("c", []), ("c", said("other", 1)), ("c", said("c", 7))):
+    for channel, batch in (("c", []), ("c", text_batch("other", 1)), ("c", text_batch("c", 7))):
         with pytest.raises(UsageError):
             await store.append(channel, batch, expected=0)
     assert await store.head("c") == 0
@@ -123,5 +125,31 @@ async def test_verify_counts() -> None:
     store = MemoryStore()
     for _ in range(3):
         channel = new_id()
-        await store.append(channel, said(channel, 1, 2), expected=0)
-    assert await verify_store(store) == Report(3, 6, [])
+        await store.append(channel, text_batch(channel, 1, 2), expected=0)
+    assert await verify_store(store) == VerificationReport(3, 6, [])
+
+
+class UnorderedStore:
+    """A memory store whose appends are recorded after the writes that follow them, as by a pool of connections."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def append(self, channel: str, batch: Sequence[Envelope], *, expected: int) -> Appended:
+        async def late() -> Appended:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return await self._store.append(channel, batch, expected=expected)
+
+        return await asyncio.shield(asyncio.ensure_future(late()))
+
+
+async def test_a_store_that_writes_out_of_order_is_noticed() -> None:
+    async def unordered() -> Store:
+        return cast(Store, UnorderedStore(MemoryStore()))
+
+    with pytest.raises(AssertionError, match="G12"):
+        await check_order_of_writes(unordered)

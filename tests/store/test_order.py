@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory_store import MemoryStore
 from antiphon.store.protocol import Appended, Snapshot, Store
 from antiphon.store.sqlite import SqliteStore
-from antiphon.testing.envelopes import opening, said
+from antiphon.testing.store_fixtures import opening_envelopes, text_batch
 
 EARLY, LATE = "2030-01-01T00:00:00.000000Z", "2031-01-01T00:00:00.000000Z"
 
@@ -19,7 +19,7 @@ EARLY, LATE = "2030-01-01T00:00:00.000000Z", "2031-01-01T00:00:00.000000Z"
 @pytest.fixture(params=["memory", "sqlite"])
 async def any_store(request: pytest.FixtureRequest, path: Path) -> AsyncIterator[Store]:
     store: Store = MemoryStore() if request.param == "memory" else await SqliteStore.open(path)
-    await store.append("c", opening("c", "alice", "bob"), expected=0)
+    await store.append("c", opening_envelopes("c", "alice", "bob"), expected=0)
     yield store
     await store.close()
 
@@ -31,12 +31,16 @@ async def due(store: Store) -> str:
 
 
 async def test_an_append_is_not_overtaken_by_what_came_before_it(any_store: Store) -> None:
-    await asyncio.gather(any_store.mark("c", due=EARLY), any_store.append("c", said("c", 3), expected=2, due=LATE))
+    await asyncio.gather(
+        any_store.mark("c", due=EARLY), any_store.append("c", text_batch("c", 3), expected=2, due=LATE)
+    )
     assert await due(any_store) == LATE
 
 
 async def test_a_mark_is_not_overtaken_by_what_came_before_it(any_store: Store) -> None:
-    await asyncio.gather(any_store.append("c", said("c", 3), expected=2, due=LATE), any_store.mark("c", due=EARLY))
+    await asyncio.gather(
+        any_store.append("c", text_batch("c", 3), expected=2, due=LATE), any_store.mark("c", due=EARLY)
+    )
     assert await due(any_store) == EARLY
 
 
@@ -44,7 +48,7 @@ async def test_many_of_both_take_turns(any_store: Store) -> None:
     calls: list[object] = []
     for sequence in range(3, 23):
         calls += [
-            any_store.append("c", said("c", sequence), expected=sequence - 1, due=EARLY),
+            any_store.append("c", text_batch("c", sequence), expected=sequence - 1, due=EARLY),
             any_store.mark("c", due=LATE),
             any_store.put_snapshot("c", Snapshot(sequence, "v", b"fold")),
             any_store.put_snapshot("c", Snapshot(sequence + 1, "v", b"too early")),

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from antiphon.core.errors import StoreError, StoreRefused
-from antiphon.store.ownership import checked_place, holder, owned_here, take_ownership
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.verify import verify_store
-from antiphon.testing.envelopes import said, whole_log
-from tests.store.unprivileged import needs_permissions, opened
+from antiphon.store.sqlite_files import is_owned_here, owner_process, prepare_database_path, take_ownership
+from antiphon.store.verification import verify_store
+from antiphon.testing.store_fixtures import text_batch, whole_log
+from tests.support.unprivileged import needs_permissions, opened
 
 
 async def refusal(path: Path, *, read_only: bool = False) -> str:
@@ -52,19 +52,19 @@ async def refused(path: Path) -> None:
 
 
 async def asked_for_its_owner(path: Path) -> None:
-    assert holder(str(path)) == str(os.getpid())
+    assert owner_process(str(path)) == str(os.getpid())
 
 
 @pytest.mark.parametrize("meanwhile", [refused, looked_at, asked_for_its_owner])
 async def test_a_hub_keeps_its_locks_whoever_else_comes(path: Path, meanwhile: object) -> None:
     assert callable(meanwhile)
     store = await SqliteStore.open(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     await meanwhile(path)
     assert looked_at_by_another_program(path) == 1
     assert "team.db-wal" in beside(path)
     for sequence in range(2, 6):
-        await store.append("c", said("c", sequence), expected=sequence - 1)
+        await store.append("c", text_batch("c", sequence), expected=sequence - 1)
     assert looked_at_by_another_program(path) == 5
     await store.close()
 
@@ -85,18 +85,18 @@ async def test_hard_links_are_refused(path: Path) -> None:
 
 FORKING = """
 import asyncio, os, sys, time
-from antiphon.store.ownership import owned_here
+from antiphon.store.sqlite_files import is_owned_here
 from antiphon.store.sqlite import SqliteStore
 
 async def serve():
     store = await SqliteStore.open(sys.argv[1])
     child = os.fork()
     if child == 0:
-        assert not owned_here(sys.argv[1])
+        assert not is_owned_here(sys.argv[1])
         print("forked", flush=True)
         sys.stdin.readline()
         os._exit(0)
-    assert owned_here(sys.argv[1])
+    assert is_owned_here(sys.argv[1])
     await asyncio.sleep(60)
 
 asyncio.run(serve())
@@ -118,16 +118,16 @@ async def test_the_owner_is_this_process(store: SqliteStore, path: Path) -> None
     said_why = await refusal(path)
     assert f"another hub of this process ({os.getpid()})" in said_why
     assert "PostgreSQL, which this version does not have yet" in said_why
-    assert owned_here(str(path))
+    assert is_owned_here(str(path))
     await store.close()
-    assert not owned_here(str(path))
-    assert holder(str(path)) is None
+    assert not is_owned_here(str(path))
+    assert owner_process(str(path)) is None
 
 
 async def test_removing_the_lock_file_makes_no_second_owner_here(store: SqliteStore, path: Path) -> None:
     Path(f"{path}-owner").unlink()
     assert "of this process" in await refusal(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
 
 
 # The file that carries the lock
@@ -161,11 +161,11 @@ def test_a_lock_on_a_file_that_was_removed_is_taken_anew(path: Path, monkeypatch
         plainly(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    ownership = take_ownership(checked_place(path, read_only=False))
+    ownership = take_ownership(prepare_database_path(path, read_only=False))
     monkeypatch.undo()
     assert removed
     assert Path(f"{path}-owner").read_text() == f"{os.getpid()}\n"
-    script = "import sys; from antiphon.store.ownership import take_ownership; take_ownership(sys.argv[1])"
+    script = "import sys; from antiphon.store.sqlite_files import take_ownership; take_ownership(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
     assert "owned by another hub" in done.stderr
     ownership.release()
@@ -206,7 +206,7 @@ def test_places_that_cannot_be_a_store(tmp_path: Path) -> None:
     for name, why in reasons.items():
         for read_only in (False, True):
             with pytest.raises(StoreRefused, match=why) as caught:
-                checked_place(tmp_path / name, read_only=read_only)
+                prepare_database_path(tmp_path / name, read_only=read_only)
             assert str(tmp_path) in str(caught.value)
     assert beside(tmp_path / "file") == {"round", "about", "file", "pipe"}
 
@@ -235,7 +235,7 @@ async def test_a_link_to_the_file_is_the_file(store: SqliteStore, path: Path) ->
 async def filled(path: Path) -> Path:
     """A store with one envelope, closed in good order."""
     store = await SqliteStore.open(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     await store.close()
     return path
 
@@ -277,7 +277,7 @@ async def test_a_missing_permission_is_named(filled: Path) -> None:
 @needs_permissions
 async def test_beside_a_hub_a_file_that_may_only_be_read_is_read_with_its_log(store: SqliteStore, path: Path) -> None:
     for sequence in (1, 2):
-        await store.append("c", said("c", sequence), expected=sequence - 1)
+        await store.append("c", text_batch("c", sequence), expected=sequence - 1)
     path.chmod(0o444)
     assert opened(path, "read") == "head 2"
 
@@ -294,7 +294,7 @@ async def test_reading_leaves_nothing_where_nothing_was(filled: Path) -> None:
 async def test_a_reader_moves_no_log_that_it_found(path: Path) -> None:
     """The hub was killed: what it had committed stays where it is until a hub comes."""
     store = await SqliteStore.open(path)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     left = {name: (path.parent / name).read_bytes() for name in ("team.db", "team.db-wal")}
     await store.close()
     for name, content in left.items():
@@ -307,11 +307,11 @@ async def test_a_reader_moves_no_log_that_it_found(path: Path) -> None:
 
 async def test_a_still_reader_notices_a_hub_that_begins(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without locks it believes nothing that it reads once somebody writes; and then it reads beside the hub."""
-    monkeypatch.setattr("antiphon.store.sqlite_schema.way_to_read", lambda path: "still")
+    monkeypatch.setattr("antiphon.store.sqlite_schema.read_mode_of", lambda path: "immutable")
     reader = await SqliteStore.open(filled, read_only=True)
     assert len(await whole_log(reader, "c")) == 1
     hub = await SqliteStore.open(filled)
-    await hub.append("c", said("c", 2), expected=1)
+    await hub.append("c", text_batch("c", 2), expected=1)
     with pytest.raises(StoreError, match="began to write"):
         await reader.head("c")
     monkeypatch.undo()
@@ -330,7 +330,7 @@ async def test_many_readers_and_a_hub_come_and_go(filled: Path) -> None:
     for sequence in range(2, 8):
         hub = await SqliteStore.open(filled)
         early = [asyncio.create_task(read()) for _ in range(3)]
-        await hub.append("c", said("c", sequence), expected=sequence - 1)
+        await hub.append("c", text_batch("c", sequence), expected=sequence - 1)
         late = asyncio.create_task(read())
         assert set(await asyncio.gather(*early)) <= {sequence - 1, sequence}
         assert await late == sequence

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from antiphon import Hub
-from antiphon.core.codec import encode
+from antiphon.core.codec import encode_envelope
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, LogCorrupt, StoreError, StoreRefused
-from antiphon.core.events import EV_CHANNEL_CLOSED, Closed
+from antiphon.core.events import EV_CHANNEL_CLOSED, ChannelClosed
 from antiphon.store.protocol import Appended
-from antiphon.store.records import genesis, link
+from antiphon.store.records import chain_hash, genesis_hash
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.verify import Problem, verify_store
-from antiphon.testing.envelopes import opening, said, told, whole_log
+from antiphon.store.verification import LogProblem, verify_store
+from antiphon.testing.store_fixtures import hub_envelope, opening_envelopes, text_batch, whole_log
 from tests.store.conftest import Tamper
 
 LENGTH = 6
@@ -29,7 +29,7 @@ BAD = 4
 @pytest.fixture
 async def filled(store: SqliteStore) -> SqliteStore:
     for channel in ("bad", "good"):
-        await store.append(channel, said(channel, *range(1, LENGTH + 1)), expected=0)
+        await store.append(channel, text_batch(channel, *range(1, LENGTH + 1)), expected=0)
     return store
 
 
@@ -56,10 +56,10 @@ async def test_damage_is_told_by_its_place(filled: SqliteStore, tamper: Tamper, 
         await filled.read("bad", after=BAD - 1)
     assert (caught.value.channel_id, caught.value.sequence) == ("bad", BAD)
     report = await verify_store(filled)
-    assert report.problems == [Problem("bad", BAD, caught.value.why)]
+    assert report.problems == [LogProblem("bad", BAD, caught.value.why)]
     assert (report.channels, report.envelopes) == (2, LENGTH + BAD - 1)
     assert len(await whole_log(filled, "good")) == LENGTH
-    await filled.append("good", said("good", LENGTH + 1), expected=LENGTH)
+    await filled.append("good", text_batch("good", LENGTH + 1), expected=LENGTH)
 
 
 async def test_a_deleted_row_is_called_missing(filled: SqliteStore, tamper: Tamper) -> None:
@@ -103,8 +103,8 @@ async def test_appends_go_on_beside_a_channel_whose_end_is_damaged(filled: Sqlit
     tamper("UPDATE log SET hash = 7 WHERE channel = 'bad' AND seq = ?", LENGTH)
     store = await SqliteStore.open(filled.path)
     bad, good = await asyncio.gather(
-        store.append("bad", said("bad", LENGTH + 1), expected=LENGTH),
-        store.append("good", said("good", LENGTH + 1), expected=LENGTH),
+        store.append("bad", text_batch("bad", LENGTH + 1), expected=LENGTH),
+        store.append("good", text_batch("good", LENGTH + 1), expected=LENGTH),
         return_exceptions=True,
     )
     assert isinstance(bad, LogCorrupt)
@@ -175,7 +175,7 @@ async def test_a_torn_write_ahead_log_loses_only_what_was_not_committed(path: Pa
     log = path.with_name("team.db-wal")
     sizes = []
     for sequence in range(1, 5):
-        await store.append("c", said("c", sequence), expected=sequence - 1)
+        await store.append("c", text_batch("c", sequence), expected=sequence - 1)
         sizes.append(log.stat().st_size)
     database, whole = path.read_bytes(), log.read_bytes()
     await store.close()
@@ -185,7 +185,7 @@ async def test_a_torn_write_ahead_log_loses_only_what_was_not_committed(path: Pa
         store = await SqliteStore.open(path)
         assert await store.head("c") == sum(size <= torn for size in sizes)
         assert (await verify_store(store)).problems == []
-        await store.append("c", said("c", await store.head("c") + 1), expected=await store.head("c"))
+        await store.append("c", text_batch("c", await store.head("c") + 1), expected=await store.head("c"))
         await store.close()
 
 
@@ -193,12 +193,12 @@ async def test_a_forged_record_with_a_fitting_hash_breaks_the_chain_behind_it(
     filled: SqliteStore, tamper: Tamper
 ) -> None:
     log = await whole_log(filled, "bad")
-    digest = genesis("default", "bad")
+    digest = genesis_hash("default", "bad")
     for envelope in log[: BAD - 1]:
-        digest = link(digest, encode(envelope))
-    forged = encode(replace(log[BAD - 1], event_data={"text": "forged"}))
+        digest = chain_hash(digest, encode_envelope(envelope))
+    forged = encode_envelope(replace(log[BAD - 1], event_data={"text": "forged"}))
     change = "UPDATE log SET body = ?, hash = ? WHERE channel = 'bad' AND seq = ?"
-    tamper(change, forged, link(digest, forged), BAD)
+    tamper(change, forged, chain_hash(digest, forged), BAD)
     [problem] = (await verify_store(filled)).problems
     assert (problem.channel_id, problem.sequence) == ("bad", BAD + 1)
 
@@ -213,7 +213,7 @@ async def test_a_log_moved_to_another_tenant_is_noticed(filled: SqliteStore, tam
 
 async def test_a_damaged_row_of_the_listing_costs_only_its_channel(store: SqliteStore, tamper: Tamper) -> None:
     for channel in ("bad", "good"):
-        await store.append(channel, opening(channel, "alice", "bob"), expected=0)
+        await store.append(channel, opening_envelopes(channel, "alice", "bob"), expected=0)
     tamper("UPDATE channel SET participants = 'alice' WHERE channel = 'bad'")
     bad, good = await asyncio.gather(
         *(store.append(channel, [closing(channel)], expected=2) for channel in ("bad", "good")),
@@ -225,7 +225,7 @@ async def test_a_damaged_row_of_the_listing_costs_only_its_channel(store: Sqlite
 
 
 def closing(channel: str) -> Envelope:
-    return told(channel, 3, EV_CHANNEL_CLOSED, event=Closed("over"))
+    return hub_envelope(channel, 3, EV_CHANNEL_CLOSED, event=ChannelClosed("over"))
 
 
 async def test_a_log_that_is_gone_or_not_listed_is_found_by_verify(tmp_path: Path) -> None:

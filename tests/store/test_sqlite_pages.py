@@ -9,13 +9,13 @@ import pytest
 
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import LogCorrupt, StoreRefused
-from antiphon.core.events import EV_CHANNEL_CLOSED, Closed
+from antiphon.core.events import EV_CHANNEL_CLOSED, ChannelClosed
 from antiphon.store.protocol import Appended, Snapshot
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_writer import GROUP
-from antiphon.store.verify import verify_store
-from antiphon.testing.envelopes import opening, said, told, whole_log
-from tests.store.pages import Pages
+from antiphon.store.sqlite_writer import MAX_GROUP_ROWS
+from antiphon.store.verification import verify_store
+from antiphon.testing.store_fixtures import hub_envelope, opening_envelopes, text_batch, whole_log
+from tests.store.damaged_pages import Pages
 
 NAMES = [f"ch{number:02}" for number in range(20)]
 HEAD = 120
@@ -29,7 +29,7 @@ async def filled(path: Path) -> Pages:
     """A closed file of some long channels."""
     store = await SqliteStore.open(path)
     for name in NAMES:
-        batch = [*opening(name, LONG + name, "bob"), *said(name, *range(3, HEAD + 1))]
+        batch = [*opening_envelopes(name, LONG + name, "bob"), *text_batch(name, *range(3, HEAD + 1))]
         await store.append(name, batch, expected=0)
     await store.close()
     return Pages(path)
@@ -69,7 +69,7 @@ def corrupt(outcomes: Outcomes) -> set[str]:
 async def test_a_group_goes_on_without_a_channel_whose_end_is_damaged(path: Path) -> None:
     store = await spoilt(path)
     for head in (HEAD, HEAD + 1):
-        outcomes = await together(store, {name: said(name, head + 1) for name in NAMES}, head)
+        outcomes = await together(store, {name: text_batch(name, head + 1) for name in NAMES}, head)
         assert corrupt(outcomes) == {BAD}
         assert [outcomes[name] for name in NAMES if name != BAD] == [Appended(head + 1, head + 1)] * 19
     await store.close()
@@ -78,7 +78,7 @@ async def test_a_group_goes_on_without_a_channel_whose_end_is_damaged(path: Path
 async def test_a_damaged_end_is_told_with_what_can_still_be_read(path: Path) -> None:
     store = await spoilt(path)
     with pytest.raises(LogCorrupt) as appending:
-        await store.append(BAD, said(BAD, HEAD + 1), expected=HEAD)
+        await store.append(BAD, text_batch(BAD, HEAD + 1), expected=HEAD)
     assert appending.value.sequence == HEAD + 1
     with pytest.raises(LogCorrupt) as looking:
         await store.head(BAD)
@@ -99,7 +99,7 @@ async def test_tasks_and_acknowledgements_go_on_beside_one_that_meets_damage(pat
     for name in NAMES:
         await store.acknowledge("bob", name, HEAD)
     outcomes = await asyncio.gather(
-        store.append("ch02", said("ch02", HEAD + 1), expected=HEAD),
+        store.append("ch02", text_batch("ch02", HEAD + 1), expected=HEAD),
         store.mark(BAD, status="closed"),
         store.put_snapshot(BAD, Snapshot(HEAD, "v", b"fold")),
         store.mark("ch03", status="closed"),
@@ -120,7 +120,7 @@ async def test_a_group_goes_on_without_those_whose_rows_meet_damage_late(path: P
     assert len(leaves) > 2
     pages.spoil(leaves[1])
     store = await SqliteStore.open(path)
-    closing = {name: [told(name, HEAD + 1, EV_CHANNEL_CLOSED, event=Closed("over"))] for name in NAMES}
+    closing = {name: [hub_envelope(name, HEAD + 1, EV_CHANNEL_CLOSED, event=ChannelClosed("over"))] for name in NAMES}
     outcomes = await together(store, closing, HEAD)
     bad = corrupt(outcomes)
     assert 0 < len(bad) < len(NAMES)
@@ -138,7 +138,7 @@ async def test_damage_that_hits_everybody_is_told_to_everybody_and_every_time(pa
     pages = await filled(path)
     pages.spoil(pages.leaves("log_id")[-1])
     store = await SqliteStore.open(path)
-    batches = {name: said(name, HEAD + 1) for name in NAMES}
+    batches = {name: text_batch(name, HEAD + 1) for name in NAMES}
     for _ in range(2):
         async with asyncio.timeout(30):
             assert corrupt(await together(store, batches, HEAD)) == set(NAMES)
@@ -163,7 +163,7 @@ async def test_what_no_channel_can_be_blamed_for_is_refused(path: Path) -> None:
     store = await SqliteStore.open(path)
     leased, appended = await asyncio.gather(
         store.lease("lead", "owner", 5),
-        store.append(BAD, said(BAD, HEAD + 1), expected=HEAD),
+        store.append(BAD, text_batch(BAD, HEAD + 1), expected=HEAD),
         return_exceptions=True,
     )
     assert isinstance(leased, StoreRefused)
@@ -213,13 +213,13 @@ async def followed(store: SqliteStore, cursor: str, count: int) -> list[str]:
 
 async def test_a_full_group_of_damaged_channels_is_answered_soon(path: Path) -> None:
     store = await SqliteStore.open(path)
-    names = [f"c{number:03}" for number in range(GROUP)]
+    names = [f"c{number:03}" for number in range(MAX_GROUP_ROWS)]
     for name in names:
-        await store.append(name, said(name, 1), expected=0)
+        await store.append(name, text_batch(name, 1), expected=0)
     await store.close()
     pages = Pages(path)
     pages.spoil(pages.leaves("log_id")[-1])
     store = await SqliteStore.open(path)
     async with asyncio.timeout(10):
-        assert corrupt(await together(store, {name: said(name, 2) for name in names}, 1)) == set(names)
+        assert corrupt(await together(store, {name: text_batch(name, 2) for name in names}, 1)) == set(names)
     await store.close()

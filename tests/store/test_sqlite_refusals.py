@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from antiphon.core.errors import OutcomeUnknown, StoreGone, StoreRefused, StoreUnavailable
-from antiphon.store import sqlite_schema
+from antiphon.store import sqlite_files, sqlite_schema
 from antiphon.store.protocol import Appended
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import Connection, Cursor, Values, connect
-from antiphon.testing.envelopes import said
+from antiphon.store.sqlite_connection import SqliteConnection, SqliteCursor, SqlValues, connect_sqlite
+from antiphon.testing.store_fixtures import text_batch
 
 
 async def refusal(path: Path, *, read_only: bool = False) -> str:
@@ -95,7 +95,7 @@ async def test_a_second_hub(store: SqliteStore, path: Path) -> None:
     said_why = await refusal(path)
     assert str(os.getpid()) in said_why
     assert "PostgreSQL" in said_why
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
 
 
 async def test_a_second_hub_in_another_process(store: SqliteStore, path: Path) -> None:
@@ -118,8 +118,8 @@ async def test_a_refused_store_gives_up_its_lock(path: Path) -> None:
 
 
 async def test_syncing_that_is_not_in_force(path: Path) -> None:
-    def lax(place: str, read_only: bool) -> Connection:
-        return Altered(connect(place, read_only), {"PRAGMA synchronous = FULL": "PRAGMA synchronous = OFF"})
+    def lax(place: str, read_only: bool) -> SqliteConnection:
+        return Altered(connect_sqlite(place, read_only), {"PRAGMA synchronous = FULL": "PRAGMA synchronous = OFF"})
 
     with pytest.raises(StoreRefused, match="synced at level 0"):
         await SqliteStore.open(path, connect=lax)
@@ -128,22 +128,22 @@ async def test_syncing_that_is_not_in_force(path: Path) -> None:
 async def test_each_migration_says_its_number() -> None:
     for number, statements in enumerate(sqlite_schema.migrations(), 1):
         assert f"PRAGMA user_version = {number};" in statements
-    assert f"PRAGMA application_id = {sqlite_schema.APPLICATION_ID};" in sqlite_schema.migrations()[0]
+    assert f"PRAGMA application_id = {sqlite_files.APPLICATION_ID};" in sqlite_schema.migrations()[0]
 
 
 class Altered:
     """A connection that runs other statements than it is given, or fails instead; and counts."""
 
-    def __init__(self, inner: Connection, instead: dict[str, str | sqlite3.Error]) -> None:
+    def __init__(self, inner: SqliteConnection, instead: dict[str, str | sqlite3.Error]) -> None:
         self._inner, self._instead = inner, instead
 
-    def execute(self, sql: str, parameters: Values = ()) -> Cursor:
+    def execute(self, sql: str, parameters: SqlValues = ()) -> SqliteCursor:
         other = self._instead.get(sql, sql)
         if isinstance(other, sqlite3.Error):
             raise other
         return self._inner.execute(other, parameters)
 
-    def executemany(self, sql: str, parameters: list[Values]) -> object:
+    def executemany(self, sql: str, parameters: list[SqlValues]) -> object:
         return self._inner.executemany(sql, parameters)
 
     def close(self) -> None:
@@ -158,9 +158,9 @@ def failure(code: int) -> sqlite3.OperationalError:
 
 async def test_a_commit_that_fails_is_unknown_and_the_store_recovers(path: Path) -> None:
     instead: dict[str, str | sqlite3.Error] = {}
-    store = await SqliteStore.open(path, connect=lambda place, read: Altered(connect(place, read), instead))
+    store = await SqliteStore.open(path, connect=lambda place, read: Altered(connect_sqlite(place, read), instead))
     instead["COMMIT"] = failure(sqlite3.SQLITE_IOERR)
-    batch = said("c", 1)
+    batch = text_batch("c", 1)
     with pytest.raises(OutcomeUnknown):
         await store.append("c", batch, expected=0)
     instead.clear()
@@ -170,7 +170,7 @@ async def test_a_commit_that_fails_is_unknown_and_the_store_recovers(path: Path)
 
 async def test_a_commit_that_fails_only_in_its_answer_is_recognised(path: Path) -> None:
     class LosesAnswers(Altered):
-        def execute(self, sql: str, parameters: Values = ()) -> Cursor:
+        def execute(self, sql: str, parameters: SqlValues = ()) -> SqliteCursor:
             cursor = super().execute(sql, parameters)
             if lost and (sql == "COMMIT" or sql.startswith("INSERT INTO log")):
                 lost.pop()
@@ -178,9 +178,9 @@ async def test_a_commit_that_fails_only_in_its_answer_is_recognised(path: Path) 
             return cursor
 
     lost: list[int] = []
-    store = await SqliteStore.open(path, connect=lambda place, read: LosesAnswers(connect(place, read), {}))
+    store = await SqliteStore.open(path, connect=lambda place, read: LosesAnswers(connect_sqlite(place, read), {}))
     for sequence in range(1, 4):
-        batch = said("c", sequence)
+        batch = text_batch("c", sequence)
         lost.append(1)
         with pytest.raises(OutcomeUnknown):
             await store.append("c", batch, expected=sequence - 1)
@@ -199,13 +199,13 @@ async def test_a_commit_that_fails_only_in_its_answer_is_recognised(path: Path) 
 )
 async def test_a_failure_before_the_commit_has_recorded_nothing(path: Path, code: int, sentence: str) -> None:
     instead: dict[str, str | sqlite3.Error] = {}
-    store = await SqliteStore.open(path, connect=lambda place, read: Altered(connect(place, read), instead))
+    store = await SqliteStore.open(path, connect=lambda place, read: Altered(connect_sqlite(place, read), instead))
     instead["BEGIN IMMEDIATE"] = failure(code)
     with pytest.raises(StoreUnavailable, match=sentence):
-        await store.append("c", said("c", 1), expected=0)
+        await store.append("c", text_batch("c", 1), expected=0)
     instead.clear()
     assert await store.head("c") == 0
-    assert await store.append("c", said("c", 1), expected=0) == Appended(1, 1)
+    assert await store.append("c", text_batch("c", 1), expected=0) == Appended(1, 1)
     await store.close()
 
 
@@ -219,16 +219,16 @@ async def test_a_failure_before_the_commit_has_recorded_nothing(path: Path, code
 )
 async def test_a_statement_that_commits_itself_may_have_done_so(path: Path, code: int, kind: type[Exception]) -> None:
     class Failing(Altered):
-        def execute(self, sql: str, parameters: Values = ()) -> Cursor:
+        def execute(self, sql: str, parameters: SqlValues = ()) -> SqliteCursor:
             if failing and sql.startswith("INSERT INTO log"):
                 raise failure(failing.pop())
             return super().execute(sql, parameters)
 
     failing: list[int] = []
-    store = await SqliteStore.open(path, connect=lambda place, read: Failing(connect(place, read), {}))
-    await store.append("c", said("c", 1), expected=0)
+    store = await SqliteStore.open(path, connect=lambda place, read: Failing(connect_sqlite(place, read), {}))
+    await store.append("c", text_batch("c", 1), expected=0)
     failing.append(code)
-    batch = said("c", 2)
+    batch = text_batch("c", 2)
     with pytest.raises(kind):
         await store.append("c", batch, expected=1)
     assert await store.append("c", batch, expected=1) == Appended(2, 2)
@@ -237,17 +237,17 @@ async def test_a_statement_that_commits_itself_may_have_done_so(path: Path, code
 
 async def test_a_file_that_was_taken_away_is_not_started_anew(path: Path) -> None:
     instead: dict[str, str | sqlite3.Error] = {}
-    store = await SqliteStore.open(path, connect=lambda place, read: Altered(connect(place, read), instead))
-    await store.append("c", said("c", 1), expected=0)
+    store = await SqliteStore.open(path, connect=lambda place, read: Altered(connect_sqlite(place, read), instead))
+    await store.append("c", text_batch("c", 1), expected=0)
     instead["BEGIN IMMEDIATE"] = failure(sqlite3.SQLITE_IOERR)
     with pytest.raises(StoreUnavailable):
-        await store.append("d", said("d", 1), expected=0)
+        await store.append("d", text_batch("d", 1), expected=0)
     instead.clear()
     for file in path.parent.glob("team.db*"):
         if not file.name.endswith("-owner"):
             file.unlink()
     path.touch()
     with pytest.raises(StoreGone):
-        await store.append("d", said("d", 1), expected=0)
+        await store.append("d", text_batch("d", 1), expected=0)
     await store.close()
     assert path.stat().st_size == 0

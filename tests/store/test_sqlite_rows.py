@@ -10,8 +10,8 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.errors import LogCorrupt
 from antiphon.store.protocol import Appended, ChannelRow, Position, Snapshot
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.verify import Report, verify_store
-from antiphon.testing.envelopes import AT, opening, said
+from antiphon.store.verification import VerificationReport, verify_store
+from antiphon.testing.store_fixtures import FIRST_INSTANT, opening_envelopes, text_batch
 from tests.store.conftest import Tamper
 
 NAMES = ("a", "b", "c")
@@ -20,8 +20,8 @@ NAMES = ("a", "b", "c")
 @pytest.fixture
 async def filled(store: SqliteStore) -> SqliteStore:
     for name in NAMES:
-        await store.append(name, opening(name, "alice", "bob"), expected=0, due=AT)
-        await store.append(name, said(name, 3), expected=2)
+        await store.append(name, opening_envelopes(name, "alice", "bob"), expected=0, due=FIRST_INSTANT)
+        await store.append(name, text_batch(name, 3), expected=2)
     return store
 
 
@@ -50,15 +50,15 @@ async def test_an_unreadable_row_is_shown_as_quarantined_and_made_again(
     assert await filled.channels() == [before[0], lost, before[2]]
     assert await filled.channels(status="active", after="a", limit=1) == [lost]
     assert await filled.row("b") == lost
-    assert await verify_store(filled) == Report(3, 9, [])
-    assert [due.channel_id for due in await filled.take_due("owner", now=AT, limit=9, ttl=1)] == list(NAMES)
+    assert await verify_store(filled) == VerificationReport(3, 9, [])
+    assert [due.channel_id for due in await filled.take_due("owner", now=FIRST_INSTANT, limit=9, ttl=1)] == list(NAMES)
     await filled.rebuild()
     assert [row.status for row in await filled.channels()] == ["active"] * 3
     assert await filled.row("a") == before[0]
     made = await filled.row("b")
     assert made is not None
     assert made.participants == ["alice", "bob"]
-    assert made.due > AT, "nobody knows when it was due, so it is due now"
+    assert made.due > FIRST_INSTANT, "nobody knows when it was due, so it is due now"
 
 
 async def test_an_unreadable_row_can_be_marked_and_its_channel_acknowledged(
@@ -68,8 +68,8 @@ async def test_an_unreadable_row_can_be_marked_and_its_channel_acknowledged(
     await filled.mark("b", status="quarantined", due="")
     await filled.acknowledge("alice", "b", 3)
     assert await filled.positions("alice") == [Position("a", 0), Position("b", 3), Position("c", 0)]
-    assert [due.channel_id for due in await filled.take_due("owner", now=AT, limit=9, ttl=1)] == ["a", "c"]
-    assert await filled.append("b", said("b", 4), expected=3) == Appended(4, 4)
+    assert [due.channel_id for due in await filled.take_due("owner", now=FIRST_INSTANT, limit=9, ttl=1)] == ["a", "c"]
+    assert await filled.append("b", text_batch("b", 4), expected=3) == Appended(4, 4)
 
 
 async def test_a_name_that_is_no_text_hides_no_other(filled: SqliteStore, tamper: Tamper) -> None:
@@ -77,7 +77,7 @@ async def test_a_name_that_is_no_text_hides_no_other(filled: SqliteStore, tamper
         tamper(f"UPDATE {table} SET channel = CAST(x'62ff' AS TEXT) WHERE channel = 'b'")
     assert await filled.names() == ["a", "c"]
     assert [row.channel_id for row in await filled.channels()] == ["a", "c"]
-    assert [due.channel_id for due in await filled.take_due("owner", now=AT, limit=9, ttl=1)] == ["a", "c"]
+    assert [due.channel_id for due in await filled.take_due("owner", now=FIRST_INSTANT, limit=9, ttl=1)] == ["a", "c"]
     await filled.rebuild()
 
 
@@ -104,7 +104,7 @@ async def first_batch(store: SqliteStore, cursor: str = "0") -> list[Envelope]:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 async def test_a_tail_ends_a_changed_channel_and_no_other(filled: SqliteStore, tamper: Tamper, change: str) -> None:
-    await filled.append("b", said("b", 4), expected=3)
+    await filled.append("b", text_batch("b", 4), expected=3)
     tamper(f"UPDATE log SET {change} WHERE channel = 'b' AND seq = 3")
     found = [(each.channel_id, each.sequence) for each in await first_batch(filled)]
     whole = [1, 2, 3]
@@ -116,7 +116,7 @@ async def test_a_tail_ends_a_changed_channel_and_no_other(filled: SqliteStore, t
 
 
 async def test_a_tail_gives_nothing_behind_a_hole(filled: SqliteStore, tamper: Tamper) -> None:
-    await filled.append("b", said("b", 4), expected=3)
+    await filled.append("b", text_batch("b", 4), expected=3)
     tamper("UPDATE log SET channel = CAST(x'ff' AS TEXT) WHERE channel = 'b' AND seq = 2")
     assert [each.sequence for each in await first_batch(filled) if each.channel_id == "b"] == [1]
     tamper("DELETE FROM log WHERE channel = 'b' AND seq = 3")
@@ -128,7 +128,7 @@ async def test_a_tail_goes_on_live_behind_what_it_has_given(filled: SqliteStore,
     await anext(tail)
     tamper("UPDATE log SET hash = zeroblob(32) WHERE channel = 'b' AND seq = 3")
     for name in ("b", "a"):
-        await filled.append(name, said(name, 4), expected=3)
+        await filled.append(name, text_batch(name, 4), expected=3)
     async with asyncio.timeout(10):
         assert [each.channel_id for each in (await anext(tail)).envelopes][:1] == ["b"], "it saw what was there before"
     await tail.aclose()
@@ -159,7 +159,7 @@ async def test_nothing_is_recorded_behind_an_end_that_does_not_fit(
     tamper(f"UPDATE log SET {change} WHERE channel = 'b' AND seq = 3")
     store = await reopened(filled)
     bad, good = await asyncio.gather(
-        *(store.append(name, said(name, 4), expected=3) for name in ("b", "c")), return_exceptions=True
+        *(store.append(name, text_batch(name, 4), expected=3) for name in ("b", "c")), return_exceptions=True
     )
     assert isinstance(bad, LogCorrupt)
     assert (bad.channel_id, bad.sequence) == ("b", 3)
@@ -214,8 +214,8 @@ async def test_a_reader_follows_from_the_call_on(filled: SqliteStore) -> None:
     reader = await SqliteStore.open(filled.path, read_only=True)
     tail = reader.tail()
     await reader.head("a")
-    await filled.append("a", said("a", 4), expected=3)
-    await filled.append("a", said("a", 5), expected=4)
+    await filled.append("a", text_batch("a", 4), expected=3)
+    await filled.append("a", text_batch("a", 5), expected=4)
     async with asyncio.timeout(10):
         assert [each.sequence for each in (await anext(tail)).envelopes] == [4, 5]
     await tail.aclose()

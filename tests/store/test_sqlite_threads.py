@@ -14,8 +14,8 @@ import pytest
 from antiphon.core.errors import LogCorrupt, OutcomeUnknown, StoreUnavailable, UsageError
 from antiphon.store.protocol import Appended
 from antiphon.store.sqlite import SqliteStore
-from antiphon.store.sqlite_connection import Connection, Cursor, Values, connect
-from antiphon.testing.envelopes import opening, said
+from antiphon.store.sqlite_connection import SqliteConnection, SqliteCursor, SqlValues, connect_sqlite
+from antiphon.testing.store_fixtures import opening_envelopes, text_batch
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,13 @@ from antiphon.testing.envelopes import opening, said
 async def test_a_bad_acknowledgement_ends_nothing(
     store: SqliteStore, participant: str, channel: str, sequence: int
 ) -> None:
-    await store.append("c", opening("c", "alice"), expected=0)
+    await store.append("c", opening_envelopes("c", "alice"), expected=0)
     await store.acknowledge("alice", "c", 1)
     with pytest.raises(UsageError, match="not"):
         await store.acknowledge(participant, channel, sequence)
     await store.acknowledge("\udcff", "c", 1)
     async with asyncio.timeout(10):
-        assert await store.append("c", said("c", 3), expected=2) == Appended(3, 3)
+        assert await store.append("c", text_batch("c", 3), expected=2) == Appended(3, 3)
         assert [each.sequence for each in await store.positions("alice")] == [1]
 
 
@@ -57,16 +57,16 @@ async def test_a_thread_that_cannot_be_started_is_told_of(
 class Forgetful:
     """A connection that runs out of memory before or after a statement."""
 
-    def __init__(self, inner: Connection, before: list[str], after: list[str]) -> None:
+    def __init__(self, inner: SqliteConnection, before: list[str], after: list[str]) -> None:
         self._inner, self._before, self._after = inner, before, after
 
-    def execute(self, sql: str, parameters: Values = ()) -> Cursor:
+    def execute(self, sql: str, parameters: SqlValues = ()) -> SqliteCursor:
         self._fail(self._before, sql)
         cursor = self._inner.execute(sql, parameters)
         self._fail(self._after, sql)
         return cursor
 
-    def executemany(self, sql: str, parameters: list[Values]) -> object:
+    def executemany(self, sql: str, parameters: list[SqlValues]) -> object:
         self._fail(self._before, sql)
         return self._inner.executemany(sql, parameters)
 
@@ -83,11 +83,11 @@ class Forgetful:
 @pytest.mark.parametrize(("statement", "head"), [("COMMIT", 0), ("INSERT INTO log", 1)])
 async def test_a_commit_that_ends_without_memory_is_unknown(path: Path, statement: str, head: int) -> None:
     after: list[str] = []
-    store = await SqliteStore.open(path, connect=lambda place, read: Forgetful(connect(place, read), [], after))
+    store = await SqliteStore.open(path, connect=lambda place, read: Forgetful(connect_sqlite(place, read), [], after))
     if head:
-        await store.append("c", said("c", 1), expected=0)
+        await store.append("c", text_batch("c", 1), expected=0)
     after.append(statement)
-    batch = said("c", head + 1)
+    batch = text_batch("c", head + 1)
     with pytest.raises(OutcomeUnknown, match="MemoryError"):
         await store.append("c", batch, expected=head)
     assert await store.head("c") == head + 1
@@ -98,12 +98,12 @@ async def test_a_commit_that_ends_without_memory_is_unknown(path: Path, statemen
 @pytest.mark.parametrize("statement", ["BEGIN", "INSERT INTO log", "INSERT INTO channel", "SELECT"])
 async def test_no_memory_before_the_commit_is_nobodys_fault(path: Path, statement: str) -> None:
     before: list[str] = []
-    store = await SqliteStore.open(path, connect=lambda place, read: Forgetful(connect(place, read), before, []))
+    store = await SqliteStore.open(path, connect=lambda place, read: Forgetful(connect_sqlite(place, read), before, []))
     before.append(statement)
-    batch = opening("c", "alice")
+    batch = opening_envelopes("c", "alice")
     outcomes = await asyncio.gather(
         store.append("c", batch, expected=0),
-        store.append("d", said("d", 7), expected=6),
+        store.append("d", text_batch("d", 7), expected=6),
         return_exceptions=True,
     )
     assert not before
@@ -116,16 +116,16 @@ async def test_no_memory_before_the_commit_is_nobodys_fault(path: Path, statemen
 
 async def test_a_reader_that_does_not_end_is_told_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = await SqliteStore.open(path, settle_after=1)
-    await store.append("c", said("c", 1), expected=0)
+    await store.append("c", text_batch("c", 1), expected=0)
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM log").fetchall()
         with caplog.at_level(logging.WARNING, "antiphon.store"):
             for sequence in (2, 3):
-                await store.append("c", said("c", sequence), expected=sequence - 1)
-        assert "beside the file for now: somebody has been reading" in caplog.text
+                await store.append("c", text_batch("c", sequence), expected=sequence - 1)
+        assert "beside the file for now: a process has been reading" in caplog.text
     caplog.clear()
     for sequence in (4, 5):
-        await store.append("c", said("c", sequence), expected=sequence - 1)
+        await store.append("c", text_batch("c", sequence), expected=sequence - 1)
     await store.close()
     assert "beside the file" not in caplog.text

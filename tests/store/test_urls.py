@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.core.errors import BadUrl, StoreRefused
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory_store import MemoryStore
 from antiphon.store.sqlite import SqliteStore
 from antiphon.store.urls import open_store
 from antiphon.testing import ManualClock

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from antiphon import Agent, Hub, MCPServer, ScriptedModel, UsageError, calls
-from tests.toolsets.places import Place, failure, named, nothing_left, returned
+from tests.toolsets.mcp_processes import Place, failure, named, nothing_left, returned
 
 MAYBE = "the call may have taken effect all the same"
 

@@ -14,18 +14,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, MCPServer, ScriptedModel, ToolSpec, UsageError, calls, tool
-from antiphon.agents.defaults import DEFAULT_TOOLS
+from antiphon.agents.default_tools import DEFAULT_TOOLS
 from antiphon.agents.tool import Tool, tool_from_schema
-from antiphon.toolsets.cleaning import (
-    MAX_DESCRIPTION,
-    MAX_PARAMETER_DESCRIPTION,
-    MAX_SCHEMA,
-    cleaned,
-    cleaned_schema,
+from antiphon.toolsets.mapping import (
+    MAX_DESCRIPTION_BYTES,
+    MAX_PARAMETER_DESCRIPTION_BYTES,
+    MAX_SCHEMA_BYTES,
+    ToolSelection,
+    clean_schema,
+    clean_text,
+    map_tools,
 )
-from antiphon.toolsets.offered import Choice, tools_of
 
-CHANGING = str(Path(__file__).parent / "changing.py")
+CHANGING = str(Path(__file__).parent / "changing_mcp_server.py")
 MODEL = ScriptedModel([])
 
 
@@ -121,7 +122,7 @@ async def test_two_servers_and_a_tool_of_yours() -> None:
         with pytest.raises(UsageError, match="a tool 'list_tools_available' of the MCP server"):
             Agent("ada", MODEL, tools=[*one.tools])
         with pytest.raises(
-            UsageError, match=r"two tools called 'search', one of its own and one of the MCP server '.*py'"
+            UsageError, match=r"two tools called 'search', one of its own and one of the MCP server '.+"
         ):
             Agent("ada", MODEL, tools=[search, *one.tools])
         model = ScriptedModel([[calls("two_search"), calls("search", {"text": "x"})], "Done."])
@@ -142,7 +143,7 @@ async def test_a_server_that_changes_its_list_replaces_nothing() -> None:
         [grow] = server.tools
     assert grow.name == "grow"
     assert grow.description.startswith("Grows.\nxxx")
-    assert len(grow.description.encode()) <= MAX_DESCRIPTION
+    assert len(grow.description.encode()) <= MAX_DESCRIPTION_BYTES
     texts = [text for role, text in model.requests[-1].messages if role == "tool"]
     assert texts[:2] == ["grow of one", "mine: x"]
     assert "- grow: Grows." in texts[2].splitlines()
@@ -174,16 +175,16 @@ async def test_a_server_that_changes_its_list_replaces_nothing() -> None:
     ],
 )
 def test_what_cannot_be_seen_is_removed(written: str, read: str) -> None:
-    assert cleaned(written) == read
-    assert cleaned(read) == read
+    assert clean_text(written) == read
+    assert clean_text(read) == read
 
 
 @given(st.text(), st.integers(32, 200))
 @example("\u09e4", 32)
 def test_texts_are_clean_and_within_their_limit(text: str, most: int) -> None:
-    made = cleaned(text, most)
+    made = clean_text(text, most)
     assert len(made.encode()) <= most
-    assert cleaned(made, most) == made
+    assert clean_text(made, most) == made
     # A character unknown to this version of Unicode (Cn) may be visible in a newer one.
     assert all(character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs") for character in made)
 
@@ -197,14 +198,16 @@ async def nothing(name: str, arguments: dict[str, object]) -> str:
 
 
 def made(offer: mcp_types.Tool, **choice: object) -> list[Tool]:
-    return list(tools_of([offer, offered(name="y")], Choice(**choice), call=nothing, label="the MCP server 'a'"))
+    return list(
+        map_tools([offer, offered(name="y")], ToolSelection(**choice), call=nothing, label="the MCP server 'a'")
+    )
 
 
 def test_a_description_is_cut_and_says_so() -> None:
-    description = made(offered(description="ä" * MAX_DESCRIPTION))[0].description
-    assert len(description.encode()) <= MAX_DESCRIPTION
+    description = made(offered(description="ä" * MAX_DESCRIPTION_BYTES))[0].description
+    assert len(description.encode()) <= MAX_DESCRIPTION_BYTES
     assert description.endswith("ä … (cut)")
-    assert made(offered(description="a" * MAX_DESCRIPTION))[0].description == "a" * MAX_DESCRIPTION
+    assert made(offered(description="a" * MAX_DESCRIPTION_BYTES))[0].description == "a" * MAX_DESCRIPTION_BYTES
 
 
 def test_a_schema_is_cleaned_wherever_there_is_text() -> None:
@@ -218,11 +221,11 @@ def test_a_schema_is_cleaned_wherever_there_is_text() -> None:
         "$defs": {hidden: {"$comment": hidden * 300, "const": 7}},
         "required": ["list"],
     }
-    made = cleaned_schema(schema)
+    made = clean_schema(schema)
     assert json.dumps(made, ensure_ascii=False).isprintable()
     assert "\\u" not in json.dumps(made, ensure_ascii=True).replace("\\u2026", "")
     properties = made["properties"]
-    assert len(properties["description"]["description"].encode()) <= MAX_PARAMETER_DESCRIPTION
+    assert len(properties["description"]["description"].encode()) <= MAX_PARAMETER_DESCRIPTION_BYTES
     assert properties["description"]["enum"] == ["hidden"]
     assert properties["list"]["items"]["anyOf"][1]["$ref"] == "#/$defs/hidden"
     assert made["$defs"]["hidden"]["const"] == 7
@@ -230,13 +233,13 @@ def test_a_schema_is_cleaned_wherever_there_is_text() -> None:
 
 def test_a_schema_without_strange_text_stays_as_it_is() -> None:
     schema = {"type": "object", "properties": {"a-b": {"type": ["string", "null"], "minLength": 3}}, "x": [1.5, None]}
-    assert cleaned_schema(schema) == schema
+    assert clean_schema(schema) == schema
 
 
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ({"enum": ["x" * MAX_SCHEMA]}, rf"it has \d+ bytes; the limit is {MAX_SCHEMA}"),
+        ({"enum": ["x" * MAX_SCHEMA_BYTES]}, rf"it has \d+ bytes; the limit is {MAX_SCHEMA_BYTES}"),
         ({"enum": [[0]] * 6000}, "more than 10000 values"),
     ],
 )

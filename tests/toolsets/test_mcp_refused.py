@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon import MCPServer, UsageError
-from tests.toolsets.places import SECONDS, nothing_left
+from tests.toolsets.mcp_processes import SECONDS, nothing_left
 
 SILENT = "import sys; sys.stdin.read()"
 
@@ -139,7 +139,7 @@ async def test_an_opening_that_is_cancelled_does_not_wait() -> None:
 
 
 async def test_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("link", "opening", "reasons"):
+    for module in ("connection", "mcp_client"):
         monkeypatch.delitem(sys.modules, f"antiphon.toolsets.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(UsageError) as refused:

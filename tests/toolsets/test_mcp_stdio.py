@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from antiphon import Agent, Hub, MCPServer, ScriptedModel, UsageError, calls
-from tests.toolsets.places import Place, children, dead, eventually, failure, named, nothing_left, returned
+from tests.toolsets.mcp_processes import Place, children, dead, eventually, failure, named, nothing_left, returned
 
 MAYBE = "the call may have taken effect all the same"
 
@@ -112,7 +112,7 @@ async def test_a_server_that_is_killed_while_it_is_asked(place: Place) -> None:
         await place.noted("begun", 3)
         os.kill(first, signal.SIGKILL)
         for each in under_way:
-            assert (await each).endswith(f"server.py' ended before it answered; {MAYBE}")
+            assert (await each).endswith(f" ended before it answered; {MAYBE}")
         answers = await asyncio.gather(*(returned(add, a=n, b=1) for n in range(3)), returned(pid))
         assert answers[:3] == ["1", "2", "3"]
         assert int(answers[3]) != first
@@ -124,7 +124,7 @@ async def test_a_server_that_is_killed_while_it_is_asked(place: Place) -> None:
 
 
 async def test_a_server_that_freezes_is_replaced(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.toolsets.mcp.PROBE", 1.5)
+    monkeypatch.setattr("antiphon.toolsets.mcp.PROBE_SECONDS", 1.5)
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
     monkeypatch.setattr("mcp.client.stdio.FORCE_KILL_TIMEOUT", 0.1)
     async with nothing_left(), place.stdio(timeout=1.5) as server:
@@ -157,9 +157,9 @@ async def test_closing_ends_what_is_under_way(
             hang, add = named(server, "t_hang"), named(server, "t_add")
             under_way = asyncio.create_task(failure(returned(hang)))
             await place.noted("begun")
-        assert (await under_way).endswith(f"server.py' was closed before it answered; {MAYBE}")
+        assert (await under_way).endswith(f" was closed before it answered; {MAYBE}")
         closed = await failure(returned(add, a=1, b=1))
-        assert closed.endswith("server.py' is closed; keep it open for as long as its tools are used")
+        assert closed.endswith(" is closed; keep it open for as long as its tools are used")
         assert add in server.tools
         with pytest.raises(UsageError, match="is or was open"):
             await server.__aenter__()

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import ToolSpec, UsageError
-from antiphon.agents.calling import BadArguments, bound
-from antiphon.agents.tool import NAME, tool_from_schema
-from antiphon.toolsets.offered import Choice, fit_names, tools_of
+from antiphon.agents.tool import TOOL_NAME, BadArguments, bind_arguments, tool_from_schema
+from antiphon.toolsets.mapping import ToolSelection, fit_names, map_tools
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,7 @@ def test_names(names: Sequence[str], prefix: str, expected: Sequence[str]) -> No
 def test_names_fit_and_differ_in_any_order(names: list[str], prefix: str) -> None:
     fit = fit_names(names, prefix)
     assert len(set(fit.values())) == len(names)
-    assert all(NAME.match(name) for name in fit.values())
+    assert all(TOOL_NAME.match(name) for name in fit.values())
     assert fit_names(names[::-1], prefix) == fit
 
 
@@ -60,28 +59,28 @@ def offered(name: str, **hints: bool) -> mcp_types.Tool:
 @pytest.mark.parametrize(
     ("tool", "choice", "expected"),
     [
-        (offered("x"), Choice(), "unsafe"),
-        (offered("x", destructive_hint=False), Choice(), "unsafe"),
-        (offered("x", read_only_hint=True), Choice(), "natural"),
-        (offered("x", idempotent_hint=True), Choice(), "natural"),
-        (offered("x", read_only_hint=False, idempotent_hint=False), Choice(), "unsafe"),
-        (offered("x", read_only_hint=True), Choice(idempotency="unsafe"), "unsafe"),
-        (offered("x"), Choice(idempotency="natural"), "natural"),
-        (offered("x"), Choice(idempotency={"x": "natural"}), "natural"),
+        (offered("x"), ToolSelection(), "unsafe"),
+        (offered("x", destructive_hint=False), ToolSelection(), "unsafe"),
+        (offered("x", read_only_hint=True), ToolSelection(), "natural"),
+        (offered("x", idempotent_hint=True), ToolSelection(), "natural"),
+        (offered("x", read_only_hint=False, idempotent_hint=False), ToolSelection(), "unsafe"),
+        (offered("x", read_only_hint=True), ToolSelection(idempotency="unsafe"), "unsafe"),
+        (offered("x"), ToolSelection(idempotency="natural"), "natural"),
+        (offered("x"), ToolSelection(idempotency={"x": "natural"}), "natural"),
     ],
 )
-def test_class(tool: mcp_types.Tool, choice: Choice, expected: str) -> None:
-    [made] = tools_of([tool], choice, call=nothing, label="the MCP server 'x'")
+def test_class(tool: mcp_types.Tool, choice: ToolSelection, expected: str) -> None:
+    [made] = map_tools([tool], choice, call=nothing, label="the MCP server 'x'")
     assert made.idempotency == expected
 
 
 def test_choice_and_a_name_twice(caplog: pytest.LogCaptureFixture) -> None:
     offer = [offered("a"), offered("b", read_only_hint=True), offered("b"), offered("c")]
-    tools = tools_of(offer, Choice(only=("b", "c"), without=("c",)), call=nothing, label="it")
+    tools = map_tools(offer, ToolSelection(only=("b", "c"), without=("c",)), call=nothing, label="it")
     assert [(tool.name, tool.idempotency) for tool in tools] == [("b", "natural")]
     assert caplog.messages == ["it offers two tools called 'b'; the first is used"]
     with pytest.raises(UsageError, match="it has no tool 'd'; there are: a, b, c"):
-        tools_of(offer, Choice(without=("d",)), call=nothing, label="it")
+        map_tools(offer, ToolSelection(without=("d",)), call=nothing, label="it")
 
 
 def test_a_tool_with_a_schema_of_its_own_takes_what_the_model_gives() -> None:
@@ -92,11 +91,11 @@ def test_a_tool_with_a_schema_of_its_own_takes_what_the_model_gives() -> None:
     made = tool_from_schema(anything, ToolSpec("any-thing", "It.", schema), idempotency="unsafe", timeout=3)
     assert (made.spec.parameters, made.idempotency, made.timeout) == (schema, "unsafe", 3)
     given = {"a-b": [1], "class": None}
-    filled = bound(made, given)
+    filled = bind_arguments(made, given)
     assert filled == given
     assert filled["a-b"] is not given["a-b"]
-    assert bound(made, {}) == {}
+    assert bind_arguments(made, {}) == {}
     with pytest.raises(BadArguments, match="The arguments of any-thing do not fit: they are list"):
-        bound(made, [1])
+        bind_arguments(made, [1])
     with pytest.raises(UsageError, match="cannot be called 'any thing'"):
         tool_from_schema(anything, ToolSpec("any thing", "", {}), idempotency="unsafe", timeout=None)

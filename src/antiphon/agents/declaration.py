@@ -1,72 +1,41 @@
-"""What an agent is: a frozen declaration. Nothing in it runs, and nothing in it changes."""
+"""An agent: a frozen declaration in which nothing runs and nothing changes, and the tool that delegates to one.
+
+An agent is checked when it is made, and so is its team: no turn finds a mistake in them.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import TypeGuard, cast
 
-from antiphon.agents.defaults import DEFAULTS, transfer_tool
-from antiphon.agents.intents import Intent
-from antiphon.agents.limits import USUAL, Limits
-from antiphon.agents.messages import Model, ToolSpec
-from antiphon.agents.output import Output, output_of
-from antiphon.agents.routine import FIVE, with_intents
+from antiphon.agents.default_tools import OPTIONAL_DEFAULTS, RUNTIME_TOOLS, default_tools_of, transfer_tool
+from antiphon.agents.intents import TRANSFER_PREFIX, Intent
+from antiphon.agents.loop import DEFAULT_STEPS, with_intents
+from antiphon.agents.messages import ToolSpec
+from antiphon.agents.output_spec import output_spec_of
+from antiphon.agents.progress import MemberPath
 from antiphon.agents.steps import Steps, check_steps
-from antiphon.agents.team import Team, check_agents, check_intents, check_tools, check_without, team_of
-from antiphon.agents.tool import Tool, as_tool
+from antiphon.agents.team import AgentFields, Limits, Member, StepsPatcher, Team
+from antiphon.agents.tool import BadArguments, Tool, as_tool, bind_arguments, tool
+from antiphon.agents.turn_channel import TurnChannel
+from antiphon.core.envelope import check_name
 from antiphon.core.errors import UsageError
-from antiphon.core.ids import check_name
-from antiphon.core.views import Message, View
-from antiphon.core.words import shown, told
-
-Prompt = str | Callable[[Sequence[Message]], str | Awaitable[str]]
-"""A system prompt, or a function of the messages so far that gives one."""
-Patcher = Callable[[Steps], Steps]
-"""Changes the steps of an agent's turns."""
+from antiphon.core.text import describe, describe_error
 
 
 @dataclass(frozen=True)
-class Declaration:
-    """An agent: its name, the model that speaks for it, what it is told, and whom and what it may use."""
+class Declaration(AgentFields):
+    """An agent: its name, its model, its prompt, and the agents and tools it may use."""
 
-    name: str
-    model: Model
-    system_prompt: Prompt = ""
-    tools: Sequence[object] = ()
-    """Functions, or what `@tool` made of them. An agent among them is a sub-agent."""
-    memory: View | None = None
-    """What it is shown of a channel; None is everything, with names where more than two take part."""
-    limits: Limits = USUAL
     agents: Sequence[Declaration] = ()
     """Its sub-agents, to whom it can hand over."""
-    intents: Sequence[Intent] = ()
-    """Phrases that need no model."""
-    patcher: Patcher | None = None
-    """Changes the steps of its turns."""
-    description: str = ""
-    """What it is for, as its lead is told."""
-    output: object = field(default=None, hash=False)
-    """The shape of its answers: a type, or a JSON schema. None is any text."""
-    without: Sequence[str] = ()
-    """The default tools that it does not have; `current_date` for the date in its prompt."""
-    require_tools: bool | None = None
-    """Whether a model that calls no tools is an error; None: only in the tier `regulated`."""
-    toolbox: tuple[Tool, ...] = field(init=False, repr=False, compare=False)
-    """The tools of its own, ready to be called."""
-    transfer: Tool = field(init=False, repr=False, compare=False)
-    """The tool by which a lead hands over to it."""
-    steps: Steps = field(init=False, repr=False, compare=False)
-    """The steps of its turns."""
-    shape: Output | None = field(init=False, repr=False, compare=False)
-    """What checks its answers."""
-    team: Team = field(init=False, repr=False, compare=False)
-    """Everybody who may answer when it is asked."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        self._check_words()
+        self._check_fields()
         self._check_lists()
         below = filter(is_agent, self.tools)
         tools = tuple(as_tool(cast("Tool", each)) for each in self.tools if not is_agent(each))
@@ -75,63 +44,57 @@ class Declaration:
         self._set("toolbox", tools)
         self._set("intents", tuple(self.intents))
         self._set("without", tuple(self.without))
-        self._set("shape", None if self.output is None else output_of(self.output, self.name))
+        self._set("shape", None if self.output is None else output_spec_of(self.output, self.name))
         self._set("transfer", transfer_tool(self))
-        check_tools(self)
-        check_agents(self)
-        check_without(self, DEFAULTS)
-        self._set("steps", self._patched())
-        self._set("team", team_of(self))
-        check_intents(self)
-        self._check_calling()
+        _check_tool_names(self)
+        _check_agent_names(self)
+        _check_omitted_defaults(self)
+        self._set("steps", self._patched_steps())
+        self._set("team", _team_of(self))
+        _check_intents(self)
+        if self.require_tools and not self.team.lead.calls_tools:
+            advice = "give it a model that does, or require_tools=False"
+            raise UsageError(f"{self.name!r} requires tools, which its model does not call; {advice}")
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools of its own as its model is told of them."""
+        """The specs of its own tools."""
         return tuple(tool.spec for tool in self.toolbox)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _check_words(self) -> None:
-        model: object = self.model
-        if not callable(model) or isinstance(model, type):
-            raise UsageError(f"the model of {self.name!r} is {shown(model)}; {ADVICE}")
-        prompt: object = self.system_prompt
-        if not isinstance(prompt, str) and not callable(prompt):
-            given = shown(prompt)
-            raise UsageError(f"system_prompt of {self.name!r} is {given}; give a text, or a function of the messages")
-        if not isinstance(self.description, str):
-            raise UsageError(f"description of {self.name!r} is {shown(self.description)}; give a text")
-        if not isinstance(self.limits, Limits):
-            raise UsageError(f"limits of {self.name!r} is {shown(self.limits)}; give Limits(…)")
-        memory: object = self.memory
-        if memory is not None and (isinstance(memory, type) or not callable(getattr(memory, "shown", None))):
-            raise UsageError(f"memory of {self.name!r} is {shown(memory)}; give a view such as WindowedSummary(20)")
+    def _check_fields(self) -> None:
+        model, prompt, memory, patcher = self.model, self.system_prompt, self.memory, self.patcher
+        required: object = self.require_tools
+        is_view = memory is None or (not isinstance(memory, type) and callable(getattr(memory, "shown", None)))
+        checks: tuple[tuple[str, object, bool, str], ...] = (
+            ("the model", model, callable(model) and not isinstance(model, type), AGENT_MODEL_ADVICE),
+            ("system_prompt", prompt, isinstance(prompt, str) or callable(prompt), PROMPT_ADVICE),
+            ("description", self.description, isinstance(self.description, str), "give a text"),
+            ("limits", self.limits, isinstance(self.limits, Limits), "give Limits(…)"),
+            ("memory", memory, is_view, "give a view such as WindowedSummary(20)"),
+            ("patcher", patcher, patcher is None or callable(patcher), "give a function of the steps"),
+            ("require_tools", required, isinstance(required, bool | None), "give True, False or None"),
+        )
+        for what, given, fits, advice in checks:
+            if not fits:
+                raise UsageError(f"{what} of {self.name!r} is {describe(given)}; {advice}")
 
     def _check_lists(self) -> None:
-        for name, kind, wanted in LISTS:
+        for name, kind, wanted in LIST_FIELDS:
             given: object = getattr(self, name)
             if not isinstance(given, list | tuple):
-                raise UsageError(f"{name} of {self.name!r} is {shown(given)}; give a list of {wanted}")
+                raise UsageError(f"{name} of {self.name!r} is {describe(given)}; give a list of {wanted}")
             strange = [each for each in given if kind is not None and not isinstance(each, kind)]
             if strange:
-                raise UsageError(f"{name} of {self.name!r} holds {shown(strange[0])}; give a list of {wanted}")
-        if not isinstance(self.require_tools, bool | None):
-            raise UsageError(f"require_tools of {self.name!r} is {shown(self.require_tools)}; give True, False or None")
+                raise UsageError(f"{name} of {self.name!r} holds {describe(strange[0])}; give a list of {wanted}")
 
-    def _patched(self) -> Steps:
-        steps = with_intents(FIVE) if self.intents else FIVE
+    def _patched_steps(self) -> Steps:
+        steps = with_intents(DEFAULT_STEPS) if self.intents else DEFAULT_STEPS
         if self.patcher is None:
             return steps
-        if not callable(self.patcher):
-            raise UsageError(f"patcher of {self.name!r} is {shown(self.patcher)}; give a function of the steps")
-        return check_steps(_patched(self.patcher, steps, self.name), self.name)
-
-    def _check_calling(self) -> None:
-        if self.require_tools and not self.team.lead.calls_tools:
-            advice = "give it a model that does, or require_tools=False"
-            raise UsageError(f"{self.name!r} requires tools, which its model does not call; {advice}")
+        return check_steps(_call_patcher(self.patcher, steps, self.name), self.name)
 
 
 def is_agent(value: object) -> TypeGuard[Declaration]:
@@ -139,7 +102,7 @@ def is_agent(value: object) -> TypeGuard[Declaration]:
     return isinstance(value, Declaration)
 
 
-LISTS: tuple[tuple[str, type | None, str], ...] = (
+LIST_FIELDS: tuple[tuple[str, type | None, str], ...] = (
     ("tools", None, "functions"),
     ("agents", Declaration, "agents"),
     ("intents", Intent, "Intent('phrase', …)"),
@@ -147,7 +110,7 @@ LISTS: tuple[tuple[str, type | None, str], ...] = (
 )
 
 
-def _patched(patcher: Patcher, steps: Steps, agent: str) -> object:
+def _call_patcher(patcher: StepsPatcher, steps: Steps, agent: str) -> object:
     """What the patcher returns. What it raises is a mistake in the agent that has it."""
     try:
         given: object = patcher(steps)
@@ -155,10 +118,145 @@ def _patched(patcher: Patcher, steps: Steps, agent: str) -> object:
         raise
     except Exception as error:
         advice = "let it return the table of steps that it was given, changed or not"
-        raise UsageError(f"the patcher of {agent!r} raised {told(error)}; {advice}") from error
+        raise UsageError(f"the patcher of {agent!r} raised {describe_error(error)}; {advice}") from error
     if inspect.iscoroutine(given):
-        given.close()  # nobody will await it
+        given.close()  # it is never awaited
     return given
 
 
-ADVICE = "give a model, or an async function of the request that returns says(…) or calls(…)"
+AGENT_MODEL_ADVICE = "give a model, or an async function of the request that returns says(…) or calls(…)"
+PROMPT_ADVICE = "give a text, or a function of the messages"
+MAX_TEAM_PLACES = 1000
+"""How many places a team may have. Agents that share others have many."""
+TOOL_CONFLICT_ADVICE = "open the server with prefix=…, or leave its tool out with without=[…]"
+LEAD_ALIAS = "lead"
+"""The name by which the lead can always be addressed."""
+
+
+def _team_of(agent: AgentFields) -> Team:
+    """The team of an agent; `UsageError` if two of it could be taken for each other."""
+    members = {member.path: member for member in islice(_walk_members(agent, ()), MAX_TEAM_PLACES + 1)}
+    if len(members) > MAX_TEAM_PLACES:
+        raise UsageError(
+            f"the team of {agent.name!r} has more than {MAX_TEAM_PLACES} places; let fewer agents share others"
+        )
+    names: dict[str, MemberPath] = {}
+    for path in sorted(members, key=len):
+        names.setdefault(path[-1].lower(), path)
+    names.setdefault(LEAD_ALIAS, (agent.name,))
+    return Team(members, names, (agent.name,), agent.shape)
+
+
+def _walk_members(agent: AgentFields, above: MemberPath) -> Iterator[Member]:
+    path = (*above, agent.name)
+    if agent.name.lower() in (name.lower() for name in above):
+        raise UsageError(f"{'/'.join(path)}: an agent cannot work for one of its own name; give one another name")
+    yield _member_at(agent, path)
+    for below in agent.agents:
+        yield from _walk_members(below, path)
+
+
+def _member_at(agent: AgentFields, path: MemberPath) -> Member:
+    led = len(path) > 1
+    tools = {tool.name: tool for tool in (*agent.toolbox, *(below.transfer for below in agent.agents))}
+    for default in default_tools_of(agent, led=led, without=agent.without):
+        tools.setdefault(default.name, default)  # one of your own of this name stands in its place
+    reach = {below.name: (*path, below.name) for below in agent.agents}
+    reach |= {name: path[: depth + 1] for depth, name in enumerate(path[:-1])}
+    specs = tuple(tool.spec for tool in tools.values())
+    return Member(path, agent, tools, specs, reach, getattr(agent.model, "calls_tools", True) is not False)
+
+
+def _check_tool_names(agent: AgentFields) -> None:
+    """`UsageError` if two tools have one name, or a server's tool would stand in for one of the runtime's."""
+    known: dict[str, Tool] = {}
+    for own in agent.toolbox:
+        name = own.name.lower()
+        first = known.get(own.name) or known.get(name)
+        # A server's `Refund` beside your `refund` would be taken for it; two of your own are yours to tell apart.
+        if first is not None and (first.name == own.name or first.source or own.source):
+            raise UsageError(_name_conflict(agent, first, own))
+        known[name] = known[own.name] = own
+        if own.source and ((name in RUNTIME_TOOLS and name not in agent.without) or name.startswith(TRANSFER_PREFIX)):
+            called = f"{agent.name!r} has a tool {own.name!r} of {own.source}, a name that belongs to the runtime"
+            raise UsageError(f"{called}; {TOOL_CONFLICT_ADVICE}")
+
+
+def _name_conflict(agent: AgentFields, first: Tool, second: Tool) -> str:
+    names = " and ".join(map(repr, dict.fromkeys((first.name, second.name))))
+    both = f"{agent.name!r} has two tools called {names}"
+    if not first.source and not second.source:
+        return f"{both}; give one of them another name"
+    origins = " and ".join(f"one of {tool.source}" if tool.source else "one of its own" for tool in (first, second))
+    return f"{both}, {origins}; {TOOL_CONFLICT_ADVICE}"
+
+
+def _check_agent_names(agent: AgentFields) -> None:
+    """`UsageError` if two sub-agents, or a tool and a handover, have one name."""
+    names = [below.name.lower() for below in agent.agents]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{agent.name!r} has two sub-agents called {twice!r}; give one of them another name")
+    for own in agent.toolbox:
+        if own.name.startswith(TRANSFER_PREFIX) and own.name.removeprefix(TRANSFER_PREFIX).lower() in names:
+            raise UsageError(f"{agent.name!r} has a tool {own.name!r} of its own; its sub-agent needs that name")
+
+
+def _check_intents(agent: AgentFields) -> None:
+    """`UsageError` if an intent stands for something that the agent does not have."""
+    below = [each.name for each in agent.agents]
+    led = {tool.name: tool for tool in default_tools_of(agent, led=True, without=agent.without)}
+    tools = {**led, **agent.team.lead.tools}  # it may get a lead
+    for intent in agent.intents:
+        owner = f"the intent {intent.phrase!r} of {agent.name!r}"
+        wanted, known = (intent.agent, below) if intent.tool is None else (intent.tool, list(tools))
+        if wanted is not None and wanted not in known:
+            there = ", ".join(known) or "none"
+            raise UsageError(f"{owner} leads to {intent.stands_for}; there are: {there}")
+        if intent.tool is not None:
+            try:
+                bind_arguments(tools[intent.tool], intent.args)
+            except BadArguments as error:
+                raise UsageError(f"{owner} has args={describe(intent.args)}. {error}") from error
+
+
+def _check_omitted_defaults(agent: AgentFields) -> None:
+    """`UsageError` if something is to be left out that is no default."""
+    strange = [name for name in agent.without if name not in OPTIONAL_DEFAULTS]
+    if strange:
+        known = ", ".join(OPTIONAL_DEFAULTS)
+        raise UsageError(f"{agent.name!r} cannot do without {describe(strange[0])}; there are: {known}")
+
+
+DELEGATE_PREFIX = "delegate_to_"
+
+
+def delegate(agent: Declaration, *, name: str | None = None, ttl: float | None = None) -> Tool:
+    """A tool that has an agent do something in a channel of its own, and returns what it reports.
+
+    The caller keeps the conversation; to hand it over, make the agent a sub-agent. `ttl` is how many seconds a
+    task may take.
+    """
+    if not isinstance(agent, Declaration):
+        raise UsageError(f"{describe(agent)} cannot be given tasks; give an Agent")
+    if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0):
+        raise UsageError(f"ttl of tasks for {agent.name!r} is {describe(ttl)}; give seconds above 0, or None")
+
+    known: dict[tuple[str | None, float | None], Tool] = agent.__dict__.setdefault("_delegations", {})
+    if (name, ttl) not in known:  # the same each time, so that an agent made again is the same agent
+        known[name, ttl] = _make_delegate_tool(agent, name, ttl)
+    return known[name, ttl]
+
+
+def _make_delegate_tool(agent: Declaration, name: str | None, ttl: float | None) -> Tool:
+    async def work(task: str, channel: TurnChannel) -> str:
+        reply = await channel.delegate(agent, task, ttl=ttl)
+        return reply.text if reply.stopped is None else f"{reply.text}\n[It was stopped: {reply.stopped}]".strip()
+
+    about = f" {agent.description}" if agent.description else ""
+    return tool(
+        work,
+        name=f"{DELEGATE_PREFIX}{agent.name}" if name is None else name,
+        description=f"Have {agent.name} do something, and get a report. Say all that it needs to know.{about}",
+        timeout=None,
+    )

@@ -10,14 +10,14 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-from antiphon.agents.messages import Call
-from antiphon.core.codec import Malformed, check_json, copied
+from antiphon.agents.call_results import Call
+from antiphon.core.codec import Malformed, check_json, copy_json
+from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
-from antiphon.core.events import Json
-from antiphon.core.words import shown
+from antiphon.core.text import describe
 
-MARKS = " .,;:!?¡¿…'\"“”’«»()[]"
-TRANSFER = "transfer_to_"
+OUTER_PUNCTUATION = " .,;:!?¡¿…'\"“”’«»()[]"
+TRANSFER_PREFIX = "transfer_to_"
 """What the tool is called that hands over to a sub-agent, before its name."""
 
 
@@ -39,23 +39,23 @@ class Intent:
     """Whether the phrase counts anywhere in what was said; otherwise it must be all of it."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.phrase, str) or not plain_words(self.phrase):
-            raise UsageError(f"the phrase of an intent is {shown(self.phrase)}; give words that a person may say")
+        if not isinstance(self.phrase, str) or not normalize_phrase(self.phrase):
+            raise UsageError(f"the phrase of an intent is {describe(self.phrase)}; give words that a person may say")
         given = {name: value for name in ("agent", "tool", "answer") if (value := getattr(self, name)) is not None}
         if len(given) != 1 or not all(isinstance(value, str) and value for value in given.values()):
-            what = ", ".join(f"{name}={shown(value)}" for name, value in given.items()) or "nothing"
+            what = ", ".join(f"{name}={describe(value)}" for name, value in given.items()) or "nothing"
             raise UsageError(f"the intent {self.phrase!r} stands for {what}; give one of agent=, tool= or answer='…'")
         if self.args and self.tool is None:
-            raise UsageError(f"the intent {self.phrase!r} has args={shown(self.args)}, which only a tool takes")
+            raise UsageError(f"the intent {self.phrase!r} has args={describe(self.args)}, which only a tool takes")
         if type(self.args) is not dict:
-            raise UsageError(f"args of the intent {self.phrase!r} is {shown(self.args)}; give a dict")
+            raise UsageError(f"args of the intent {self.phrase!r} is {describe(self.args)}; give a dict")
         try:
             check_json([self.args, self.answer])
         except Malformed as error:
             raise UsageError(f"the intent {self.phrase!r} cannot be recorded: {error}") from error
         if not isinstance(self.anywhere, bool):
-            raise UsageError(f"anywhere of the intent {self.phrase!r} is {shown(self.anywhere)}; give True or False")
-        object.__setattr__(self, "args", copied(self.args))
+            raise UsageError(f"anywhere of the intent {self.phrase!r} is {describe(self.anywhere)}; give True or False")
+        object.__setattr__(self, "args", copy_json(self.args))
 
     @property
     def stands_for(self) -> str:
@@ -65,23 +65,23 @@ class Intent:
         return f"the tool {self.tool}" if self.tool is not None else "a fixed answer"
 
 
-def plain_words(text: str) -> str:
+def normalize_phrase(text: str) -> str:
     """The text as its words alone: one blank between them, without case, without the marks around it."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(MARKS)
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(OUTER_PUNCTUATION)
 
 
-def matching(intents: Sequence[Intent], text: str) -> Intent | None:
+def find_intent(intents: Sequence[Intent], text: str) -> Intent | None:
     """The first intent that this says; None if none."""
-    said = plain_words(text)
+    said = normalize_phrase(text)
     spaced = f" {said} "
     for intent in intents:
-        phrase = plain_words(intent.phrase)
-        if said == phrase or (intent.anywhere and _stands_in(phrase, spaced)):
+        phrase = normalize_phrase(intent.phrase)
+        if said == phrase or (intent.anywhere and _contains_phrase(phrase, spaced)):
             return intent
     return None
 
 
-def _stands_in(phrase: str, said: str) -> bool:
+def _contains_phrase(phrase: str, said: str) -> bool:
     """Whether the phrase stands in what was said, and not as a part of other words."""
     place = said.find(phrase)
     while place >= 0:
@@ -91,7 +91,7 @@ def _stands_in(phrase: str, said: str) -> bool:
     return False
 
 
-def call_of(intent: Intent) -> Call:
+def call_of_intent(intent: Intent) -> Call:
     """The call that an intent stands for, as if a model had asked for it."""
-    name = intent.tool if intent.tool is not None else f"{TRANSFER}{intent.agent}"
-    return Call(name, copied(intent.args), "intent")
+    name = intent.tool if intent.tool is not None else f"{TRANSFER_PREFIX}{intent.agent}"
+    return Call(name, copy_json(intent.args), "intent")

@@ -1,79 +1,76 @@
-"""What a model is asked, and what it answers.
+"""Requests to models, and what a model is.
 
 Rule 1: these are values. A model is anything that turns a `Request` into a `Reply`.
-Rule 2: the conversation so far (`history`) and what was exchanged within this turn (`exchange`) are kept apart: the
-        first is the same for every call of a turn, so its digest is taken once.
+Rule 2: the conversation so far (`history`) and the exchange within this turn (`exchange`) are kept apart: the first is
+        the same for every call of a turn, so its digest is taken once.
+Rule 3: the blocks of a model's thinking are the provider's, signed by it, and are returned unchanged and in their
+        places: only to the model that made them, within the turn in which it made them.
+Rule 4: these blocks are no text: no event, message or answer shows them. The journal keeps them for a resumed turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, cast, runtime_checkable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
-from antiphon.agents.thinking import Thinking
-from antiphon.core.events import Json
+from antiphon.agents.call_results import NO_USAGE, Call, Reply, Thinking, Thought, Usage
+from antiphon.core.codec import Malformed, check_json, to_json
+from antiphon.core.envelope import Json
 from antiphon.core.views import Message
 
+C = TypeVar("C")
 
-class Usage(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """What model calls consumed."""
-
-    input_tokens: int = 0
-    """Everything that the model read, from a cache or not."""
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    """How many of the input tokens came from the provider's cache."""
-    cache_write_tokens: int = 0
-    """How many of the input tokens were put into it."""
-    cost: int | None = None
-    """In millionths of a dollar, of what has a price; None if nothing has one that is known."""
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cache_read_tokens + other.cache_read_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            other.cost if self.cost is None else self.cost + (other.cost or 0),
-        )
+THINKING_BLOCK_TYPES = frozenset({"thinking", "redacted_thinking"})
+MAX_THINKING_BYTES = 128 * 1024
+"""How many bytes the thinking of one reply may have. Providers refuse a part of it, so more is an error."""
 
 
-NO_USAGE = Usage()
+def thinking_in(blocks: Sequence[object], by: str) -> Thinking | msgspec.UnsetType:
+    """The thinking among the blocks of a reply. Without calls it is not wanted back, and so not kept.
+
+    `Malformed` if it is too large, or cannot be recorded.
+    """
+    thoughts: list[Thought] = []
+    text = calls = 0
+    for block in blocks:
+        match block:
+            case {"type": "text", "text": str(said)}:
+                text += len(said)
+            case {"type": "tool_use"}:
+                calls += 1
+            case dict() if block.get("type") in THINKING_BLOCK_TYPES:
+                thoughts.append(Thought(block, text, calls))
+    if not thoughts or not calls:
+        return msgspec.UNSET
+    check_json([thought.block for thought in thoughts])
+    size = len(to_json(thoughts))
+    if size > MAX_THINKING_BYTES:
+        advice = "give the model a smaller budget for thinking"
+        raise Malformed("too_large", f"its thinking has {size} bytes; the limit is {MAX_THINKING_BYTES}: {advice}")
+    return Thinking(by, tuple(thoughts))
 
 
-class Call(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A model asks for a tool."""
-
-    name: str
-    args: Json = msgspec.field(default_factory=dict)
-    call_id: str = ""
-    """As the provider named it; its answer carries the same."""
-    fault: str | msgspec.UnsetType = msgspec.UNSET
-    """Why the call cannot be made: what the model wrote as arguments is no JSON object. `args` is empty then."""
-    # Unset and not "": journals and the digests of requests stay as they were before there was this field.
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """What a model answered: a text, calls of tools, or both."""
-
-    text: str = ""
-    calls: tuple[Call, ...] = ()
-    usage: Usage = NO_USAGE
-    cut: bool = False
-    """Whether the answer ends where it does because the model was not allowed more tokens."""
-    thinking: Thinking | msgspec.UnsetType = msgspec.UNSET
-    """What the model thought before it asked for tools, if its provider wants that back within the turn."""
+def interleave_thinking(thinking: Thinking, text: str, calls: Sequence[C]) -> Iterator[str | C | Json]:
+    """The parts of a reply in the order in which they came: texts, calls, and the blocks between them."""
+    said = made = 0
+    for thought in thinking.thoughts:
+        yield text[said : thought.text]
+        yield from calls[made : thought.calls]
+        yield thought.block
+        said, made = max(said, thought.text), max(made, thought.calls)
+    yield text[said:]
+    yield from calls[made:]
 
 
-Block = str | Mapping[str, object]
+ReplyBlock = str | Mapping[str, object]
 """A part of a reply, as some providers give it: a text, or a dict with a `type`."""
 
 
-def says(text: str | Sequence[Block], *, usage: Usage = NO_USAGE) -> Reply:
+def says(text: str | Sequence[ReplyBlock], *, usage: Usage = NO_USAGE) -> Reply:
     """A reply in words, or in the content blocks of a provider; what these call for is called for."""
-    return Reply(cast("str", text), usage=usage)  # whoever asked the model has blocks read by `one_reply`
+    return Reply(cast("str", text), usage=usage)  # blocks are read by `one_reply`
 
 
 def calls(name: str, args: Json | None = None, *, text: str = "", call_id: str = "", usage: Usage = NO_USAGE) -> Reply:
@@ -104,11 +101,11 @@ class Objected(msgspec.Struct, frozen=True):
     text: str
 
 
-Exchange = tuple[Asked | Answered | Objected, ...]
+TurnExchange = tuple[Asked | Answered | Objected, ...]
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as a model is told of it."""
+    """A tool as a model sees it."""
 
     name: str
     description: str
@@ -122,7 +119,7 @@ class Request(msgspec.Struct, frozen=True):
     system: str
     history: Sequence[Message]
     """What was said before, oldest first."""
-    exchange: Exchange = ()
+    exchange: TurnExchange = ()
     """What the model asked for in this turn, and what it was answered."""
     specs: tuple[ToolSpec, ...] = ()
     past: str = ""
@@ -135,7 +132,7 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def messages(self) -> list[Message]:
         """All of it as (role, text) pairs; a tool's answer has the role `tool`, an objection the role `user`."""
-        return [*self.history, *map(_message, self.exchange)]
+        return [*self.history, *(Message(_EXCHANGE_ROLES[type(item)], item.text) for item in self.exchange)]
 
     @property
     def tools(self) -> list[str]:
@@ -143,22 +140,18 @@ class Request(msgspec.Struct, frozen=True):
         return [spec.name for spec in self.specs]
 
 
-_ROLES = {Asked: "assistant", Answered: "tool", Objected: "user"}
+_EXCHANGE_ROLES = {Asked: "assistant", Answered: "tool", Objected: "user"}
 
 
-def _message(item: Asked | Answered | Objected) -> Message:
-    return Message(_ROLES[type(item)], item.text)
-
-
-Answer = Reply | Sequence[Reply] | Sequence[Mapping[str, object]]
+ModelAnswer = Reply | Sequence[Reply] | Sequence[Mapping[str, object]]
 """What a model may return: a reply, several `calls(…)` that make up one, or a provider's content blocks."""
 
-Model = Callable[[Request], Awaitable[Answer]]
+Model = Callable[[Request], Awaitable[ModelAnswer]]
 """Anything that answers a request: a provider's model, a scripted one, or a plain async function."""
 
 
 @runtime_checkable
-class Forewarns(Protocol):
+class ChecksConfig(Protocol):
     """A model that knows beforehand that it cannot be asked."""
 
     def check(self) -> None:
@@ -171,7 +164,7 @@ class Closes(Protocol):
     """A model that holds on to something: connections, a process."""
 
     async def close(self) -> None:
-        """Let go of it as soon as nobody is being answered. Asked again, the model takes it up again."""
+        """Close it as soon as no request is in progress. Asked again, the model opens it again."""
         ...
 
 
@@ -185,9 +178,9 @@ class NoticesResume(Protocol):
 
 
 @runtime_checkable
-class Streams(Protocol):
+class StreamsReply(Protocol):
     """A model that can also be heard while it speaks."""
 
-    def stream(self, request: Request) -> AsyncIterator[str | Answer]:
+    def stream(self, request: Request) -> AsyncIterator[str | ModelAnswer]:
         """Pieces of text as they come, then the whole answer, which comes last and once."""
         ...

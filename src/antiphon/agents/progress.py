@@ -1,60 +1,63 @@
-"""How far a turn has come: the one value that its steps hand on.
+"""The progress of a turn, which its steps pass on, and the effects that it yields to its driver, with their results.
 
-Rule 1: it is a value. A step gives back another; what it does not change stays.
+Rule 1: the progress is a value. A step returns another; what it does not change stays.
 Rule 2: everything in it follows from the log, the replies of models and the results of tools, so that a turn that is
-        run again comes by the same way to the same place.
+        run again takes the same way to the same place.
+Rule 3: each effect says at which call index its journal entry stands. A model call takes one index, a message takes one
+        for each tool call, an async step takes one and a sync step none, and a prompt takes one only if a summary was
+        made for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 
 import msgspec
 
-from antiphon.agents.messages import NO_USAGE, Exchange, Reply, Usage
-from antiphon.agents.replies import one_reply
-from antiphon.agents.results import Handoff
-from antiphon.core.codec import Malformed, check_json, check_text, copied, digest_of
+from antiphon.agents.call_results import NO_USAGE, Call, Handoff, Reply, StepChanges, ToolResult, Usage, one_reply
+from antiphon.agents.messages import Request, TurnExchange
+from antiphon.core.codec import Malformed, check_json, check_text, copy_json, digest_of
+from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
-from antiphon.core.events import Json
+from antiphon.core.text import describe
 from antiphon.core.views import Message
-from antiphon.core.words import shown
 
-Path = tuple[str, ...]
-"""A place in a team: the names from whoever was asked down to whoever is meant."""
+MemberPath = tuple[str, ...]
+"""A place in a team: the names from the lead down to the member."""
 
-YOURS = ("system", "history", "notes", "reply", "answer")
-"""What a step of a user's may change."""
+STEP_FIELDS = ("system", "history", "notes", "reply", "answer")
+"""The fields that a user-defined step may change."""
 
 
 class Progress(msgspec.Struct, frozen=True):
     """How far a turn has come."""
 
-    path: Path
-    """Who is active, by the names of those above it."""
+    path: MemberPath
+    """The active agent, by the names of those above it."""
     heard: str | None = None
-    """The last thing that a person said since whoever was asked last spoke, if there is any."""
-    stored: Path = ()
-    """Who answered last, below whoever was asked; empty if that one did."""
+    """The last message of a person since the lead last spoke, if there is any."""
+    last_active: MemberPath = ()
+    """The member that answered last, below the lead; empty if the lead did."""
     routed: bool = False
     """Whether it is settled who begins."""
     system: str = ""
-    """What the model is told first."""
+    """The system prompt."""
     history: Sequence[Message] = ()
     """What was said before, as the active agent is shown it."""
     past: str = ""
     """The digest of the history."""
-    exchange: Exchange = ()
+    exchange: TurnExchange = ()
     """What models asked for in this turn, and what they were answered."""
     reply: Reply | None = None
     """What the model answered last; None once what it asked for has been called."""
     answer: str | None = None
     """What the turn ends with; None while that is not known."""
-    found_by: str = ""
-    """The step of yours that found the answer, if one did and it was not known before."""
+    answered_by_step: str = ""
+    """The user-defined step that found the answer, if one did and it was not known before."""
     notes: Json = msgspec.field(default_factory=dict)
-    """Whatever steps of yours want to tell each other. It is gone when the turn ends."""
+    """Values that user-defined steps pass to each other. They are gone when the turn ends."""
     stopped: str | None = None
     """The named limit that ends it."""
     handoff: Handoff | None = None
@@ -69,22 +72,22 @@ class Progress(msgspec.Struct, frozen=True):
     asked: int = 0
     """How often a model was asked."""
     hops: int = 0
-    """How often somebody else in the team became active, by the choice of a model."""
+    """How often another member of the team became active, by the choice of a model."""
     refused: int = 0
     """How often that was refused because it had happened too often."""
     repairs: int = 0
-    """How often the model was told that its answer does not have the shape that is wanted."""
+    """How often the model was asked to correct the shape of its answer."""
     partial: str = ""
     """The last thing that a model said."""
 
     @property
     def agent(self) -> str:
-        """Who is active."""
+        """The active agent."""
         return self.path[-1]
 
     @property
     def lead(self) -> str | None:
-        """Whom the active agent works for; None for whoever was asked."""
+        """The lead of the active agent; None for the lead of the team."""
         return self.path[-2] if len(self.path) > 1 else None
 
     @property
@@ -94,49 +97,52 @@ class Progress(msgspec.Struct, frozen=True):
 
     def replace(self, **changes: object) -> Progress:
         """The same, but for these: `system`, `history`, `notes`, `reply` or `answer`."""
-        unknown = changes.keys() - set(YOURS)
+        unknown = changes.keys() - set(STEP_FIELDS)
         if unknown:
-            raise UsageError(f"a step cannot change {shown(min(unknown))}; it can change: {', '.join(YOURS)}")
-        return msgspec.structs.replace(self, **{name: _checked(name, value) for name, value in changes.items()})
+            raise UsageError(f"a step cannot change {describe(min(unknown))}; it can change: {', '.join(STEP_FIELDS)}")
+        return msgspec.structs.replace(
+            self, **{name: _check_step_field(name, value) for name, value in changes.items()}
+        )
 
     def detached(self) -> Progress:
-        """A copy: what somebody does to the lists and dicts in it changes nothing here."""
+        """A copy: changes to its lists and dicts change nothing here."""
         return msgspec.structs.replace(
-            self, history=list(self.history), notes=copied(self.notes), reply=deepcopy(self.reply)
+            self, history=list(self.history), notes=copy_json(self.notes), reply=deepcopy(self.reply)
         )
 
 
-def _checked(name: str, value: object) -> object:
+def _check_step_field(name: str, value: object) -> object:
     """What a step gives for a field, as it is kept; `UsageError` if it cannot be."""
+    check, advice = _FIELDS[name]
     try:
-        return _READERS[name](value)
+        return check(value)
     except Malformed as error:
         raise UsageError(f"the {name} that a step gives cannot be recorded: {error}") from error
     except TypeError as error:
-        raise UsageError(f"the {name} that a step gives is {shown(value)}; give {_WANTED[name]}") from error
+        raise UsageError(f"the {name} that a step gives is {describe(value)}; give {advice}") from error
 
 
-def _text(value: object) -> str:
+def _check_field_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     check_text(value)
     return value
 
 
-def _history(value: object) -> list[Message]:
+def _check_field_history(value: object) -> list[Message]:
     if not isinstance(value, list | tuple) or not all(isinstance(message, list | tuple) for message in value):
         raise TypeError
-    return [Message(*map(_text, message)) for message in value]
+    return [Message(*map(_check_field_text, message)) for message in value]
 
 
-def _notes(value: object) -> Json:
+def _check_field_notes(value: object) -> Json:
     if not isinstance(value, dict):
         raise TypeError
     check_json(value)
     return value
 
 
-def _reply(value: object) -> Reply | None:
+def _check_field_reply(value: object) -> Reply | None:
     if value is None:
         return None
     reply = one_reply(value)
@@ -144,39 +150,21 @@ def _reply(value: object) -> Reply | None:
     return reply
 
 
-_READERS: dict[str, Callable[[object], object]] = {
-    "system": _text,
-    "history": _history,
-    "notes": _notes,
-    "reply": _reply,
-    "answer": lambda value: None if value is None else _text(value),
+_FIELDS: dict[str, tuple[Callable[[object], object], str]] = {
+    "system": (_check_field_text, "a text"),
+    "history": (_check_field_history, "a list of (role, text) pairs"),
+    "notes": (_check_field_notes, "a dict"),
+    "reply": (_check_field_reply, "says(…), calls(…) or None"),
+    "answer": (lambda value: None if value is None else _check_field_text(value), "a text or None"),
 }
-_WANTED = {
-    "system": "a text",
-    "history": "a list of (role, text) pairs",
-    "notes": "a dict",
-    "reply": "says(…), calls(…) or None",
-    "answer": "a text or None",
-}
+"""What checks the value that a step gives for a field, and what it should give."""
 
 
-class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a step of a user's has changed, as the journal keeps it."""
-
-    system: str | None = None
-    history: list[Message] | None = None
-    notes: Json | None = None
-    reply: Reply | None = None
-    answer: str | None = None
-    gone: tuple[str, ...] = ()
-    """What it has taken away: the reply or the answer."""
-
-
-def changes_between(before: Progress, after: Progress) -> Changes:
+def changes_between(before: Progress, after: Progress) -> StepChanges:
     """What a step has changed."""
     same = after.history is before.history or list(after.history) == list(before.history)
     gone = (name for name in ("reply", "answer") if getattr(after, name) is None and getattr(before, name) is not None)
-    return Changes(
+    return StepChanges(
         after.system if after.system != before.system else None,
         None if same else [Message(*message) for message in after.history],
         after.notes if after.notes != before.notes else None,
@@ -186,10 +174,82 @@ def changes_between(before: Progress, after: Progress) -> Changes:
     )
 
 
-def changed(progress: Progress, changes: Changes) -> Progress:
+def apply_changes(progress: Progress, changes: StepChanges) -> Progress:
     """The progress with these changes."""
     given: dict[str, object] = dict.fromkeys(changes.gone)
-    given |= {name: value for name in YOURS if (value := getattr(changes, name)) is not None}
+    given |= {name: value for name in STEP_FIELDS if (value := getattr(changes, name)) is not None}
     if changes.history is not None:
         given["past"] = digest_of([progress.past, changes.history])
     return msgspec.structs.replace(progress, **given)
+
+
+StepFunction = Callable[[Progress], Progress | Awaitable[Progress | None] | None]
+"""A user-defined step. None changes nothing."""
+
+
+class AskModel(msgspec.Struct, frozen=True):
+    """Ask the model of the active agent."""
+
+    index: int
+    request: Request
+    path: MemberPath
+
+
+class CallTool(msgspec.Struct, frozen=True):
+    """Call a tool of the active agent."""
+
+    index: int
+    call: Call
+    path: MemberPath
+    hops: int = 0
+    """How many handoffs the turn has made before it."""
+
+
+class PreparePrompt(msgspec.Struct, frozen=True):
+    """Render the prompt of a member that becomes active. A summary, if one is due, is made at this index."""
+
+    index: int
+    path: MemberPath
+
+
+class PreparedPrompt(msgspec.Struct, frozen=True):
+    """The system prompt and the history of a member that becomes active."""
+
+    system: str = ""
+    history: Sequence[Message] = ()
+    past: str = ""
+    """The digest of the whole history."""
+    summarised: Reply | None = None
+    """The summary that was made for it, if one was: it has taken a call index."""
+
+
+class RunStep(msgspec.Struct, frozen=True):
+    """Run a user-defined step. The changes of an async one are recorded in the journal at this index."""
+
+    index: int
+    name: str
+    function: StepFunction
+    progress: Progress
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may touch the world, and so must not be run again once it has returned."""
+        return inspect.iscoroutinefunction(self.function)
+
+
+HANDOFF_IGNORED, HANDOFF_IMPOSSIBLE, TOO_MANY_HANDOFFS = "ignored", "impossible", "too_many"
+"""Why a handoff is declined."""
+
+
+class SettledHandoffs(msgspec.Struct, frozen=True):
+    """The results of a message with at most one handoff left."""
+
+    results: tuple[ToolResult, ...]
+    place: MemberPath | None = None
+    """The member of the team that becomes active."""
+
+
+Effect = AskModel | tuple[CallTool, ...] | PreparePrompt | RunStep
+"""What a turn needs next: the model, tools that may all be called at once, a prompt, or a user-defined step."""
+EffectResult = Reply | SettledHandoffs | PreparedPrompt | StepChanges
+"""The result of each, in the same order."""

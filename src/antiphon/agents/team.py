@@ -1,69 +1,151 @@
-"""A team: everybody below an agent, each in its place.
+"""The agents of a team: what is declared of each, its place, and the member that handles a turn.
 
-Rule 1: a place is known by its path, the names from whoever was asked down. One agent may stand in several places.
-Rule 2: a team is checked when its agent is made: nothing about it is found out in a turn.
+Rule 1: a place is known by its path, the names from the lead down. One agent may stand in several places.
+Rule 2: a mention (`@name`) counts only at the very beginning of a message, and only if the name stands there alone: at
+        the end, or before a blank or a new line. Anything else is plain text.
+Rule 3: a mention is the exact name of a member, in any case. What merely looks like a name is none.
+Rule 4: of the handoffs in one message at most one counts: the first that is possible, and none beside a `Finish`. The
+        others say why not, so that every call has a result.
+Rule 5: which one counts is decided once, by the driver, before the results are recorded: the model, the journal and
+        every reader of the log see the same results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
-from antiphon.agents.calling import BadArguments, bound
-from antiphon.agents.defaults import CURRENT_DATE, RUNTIME_TOOLS, default_tools
-from antiphon.agents.intents import TRANSFER, Intent
-from antiphon.agents.limits import Limits
-from antiphon.agents.mentions import BLANKS, mentioned
-from antiphon.agents.messages import ToolSpec
-from antiphon.agents.output import Output
-from antiphon.agents.progress import Path
+from antiphon.agents.call_results import Handoff, ToolResult
+from antiphon.agents.intents import Intent
+from antiphon.agents.messages import Model, ToolSpec
+from antiphon.agents.output_spec import OutputSpec
+from antiphon.agents.progress import HANDOFF_IGNORED, HANDOFF_IMPOSSIBLE, TOO_MANY_HANDOFFS, MemberPath, SettledHandoffs
 from antiphon.agents.steps import Steps
 from antiphon.agents.tool import Tool
+from antiphon.core.envelope import match_name
 from antiphon.core.errors import UsageError
-from antiphon.core.words import shown
+from antiphon.core.text import describe
+from antiphon.core.views import Message, View
 
-if TYPE_CHECKING:
-    from antiphon.agents.declaration import Declaration
+CURRENT_DATE_DEFAULT = "current_date"
 
-MOST_PLACES = 1000
-"""How many places a team may have. Agents that share others have many."""
-SERVER_ADVICE = "open the server with prefix=…, or leave its tool out with without=[…]"
-LEAD = "lead"
-"""How whoever was asked can always be addressed."""
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a turn of an agent and its team."""
+
+    model_calls: int = 25
+    """How often models are asked in one turn; then it ends with what there is."""
+    model_seconds: float | None = 120.0
+    """How long one answer of the model may take, however often it is asked; None for as long as the turn may."""
+    model_attempts: int = 3
+    """How often a model that is unavailable is asked for one answer; 1 for never again."""
+    handoffs: int = 5
+    """How often in one turn another member of the team may become active. Handoffs to others in the channel are not
+    counted here: the channel limits them."""
+    tool_calls: int = 128
+    """How many tools one message of the model may call; each call beyond that gets an error as its result."""
+    tasks: int = 32
+    """How many tasks one turn may give to other agents; an attempt to give another raises in the tool."""
+    crashes: int | None = 10
+    """How many processes in a row may die during a turn without a call of it returning; then the turn waits for a
+    person's decision. None for no limit."""
+
+    def __post_init__(self) -> None:
+        if self.crashes is not None and (type(self.crashes) is not int or self.crashes < 1):
+            raise UsageError(f"crashes is {describe(self.crashes)}; give a number of crashes, 1 or more, or None")
+        for name, least, wanted in COUNTED_LIMITS:
+            given: object = getattr(self, name)
+            if type(given) is not int or given < least:
+                raise UsageError(f"{name} is {describe(given)}; give a number of {wanted}, {least} or more")
+        seconds = self.model_seconds
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (number and seconds > 0):
+            raise UsageError(f"model_seconds is {describe(seconds)}; give seconds above 0, or None for no limit")
+
+
+COUNTED_LIMITS = (
+    ("model_calls", 1, "calls"),
+    ("handoffs", 0, "handoffs"),
+    ("tool_calls", 1, "calls"),
+    ("tasks", 0, "tasks of one turn"),
+    ("model_attempts", 1, "attempts"),
+)
+"""The name of each limit, the least that it may be, and what it counts."""
+DEFAULT_TURN_LIMITS = Limits()
+
+SystemPrompt = str | Callable[[Sequence[Message]], str | Awaitable[str]]
+"""A system prompt, or a function of the messages so far that gives one."""
+StepsPatcher = Callable[[Steps], Steps]
+"""Changes the steps of an agent's turns."""
+
+
+@dataclass(frozen=True)
+class AgentFields:
+    """The fields of an agent: those that are declared, and those that follow from them."""
+
+    name: str
+    model: Model
+    system_prompt: SystemPrompt = ""
+    tools: Sequence[object] = ()
+    """Functions, or what `@tool` made of them. An agent among them is a sub-agent."""
+    memory: View | None = None
+    """What it is shown of a channel; None is everything, with names where more than two take part."""
+    limits: Limits = DEFAULT_TURN_LIMITS
+    agents: Sequence[AgentFields] = ()
+    """Its sub-agents, to whom it can hand over."""
+    intents: Sequence[Intent] = ()
+    """Phrases that need no model."""
+    patcher: StepsPatcher | None = None
+    """Changes the steps of its turns."""
+    description: str = ""
+    """What it is for, as its lead reads it."""
+    output: object = field(default=None, hash=False)
+    """The shape of its answers: a type, or a JSON schema. None is any text."""
+    without: Sequence[str] = ()
+    """The default tools that it does not have; `current_date` for the date in its prompt."""
+    require_tools: bool | None = None
+    """Whether a model that calls no tools is an error; None: only in the tier `regulated`."""
+    toolbox: tuple[Tool, ...] = field(init=False, repr=False, compare=False)
+    """The tools of its own, ready to be called."""
+    transfer: Tool = field(init=False, repr=False, compare=False)
+    """The tool by which a lead hands over to it."""
+    steps: Steps = field(init=False, repr=False, compare=False)
+    """The steps of its turns."""
+    shape: OutputSpec | None = field(init=False, repr=False, compare=False)
+    """What checks its answers."""
+    team: Team = field(init=False, repr=False, compare=False)
+    """The agents that may answer when it is asked."""
 
 
 class Member(msgspec.Struct, frozen=True):
     """An agent in its place in a team."""
 
-    path: Path
-    declaration: Declaration
+    path: MemberPath
+    declaration: AgentFields
     tools: Mapping[str, Tool]
     """What it can call, by name."""
     specs: tuple[ToolSpec, ...]
-    reach: Mapping[str, Path]
-    """To whom it can hand over: its sub-agents, its lead, and whoever that one works for."""
+    reach: Mapping[str, MemberPath]
+    """The members it can hand over to: its sub-agents, its lead, and those above the lead."""
     calls_tools: bool
-    """Whether its model can be told of tools at all."""
+    """Whether its model can call tools at all."""
 
     @property
     def name(self) -> str:
         return self.declaration.name
 
     @property
+    def lead(self) -> str | None:
+        """The agent that it works for; None for the lead of the team."""
+        return self.path[-2] if len(self.path) > 1 else None
+
+    @property
     def offered(self) -> tuple[ToolSpec, ...]:
-        """The tools that its model is told of."""
+        """The tools that its model sees."""
         return self.specs if self.calls_tools else ()
-
-    @property
-    def steps(self) -> Steps:
-        return self.declaration.steps
-
-    @property
-    def intents(self) -> Sequence[Intent]:
-        return self.declaration.intents
 
     @property
     def helps(self) -> bool:
@@ -72,8 +154,8 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def dated(self) -> bool:
-        """Whether it is told the date."""
-        return CURRENT_DATE not in self.declaration.without
+        """Whether its prompt has the date."""
+        return CURRENT_DATE_DEFAULT not in self.declaration.without
 
     def is_direct(self, name: str) -> bool:
         """Whether what this tool returns is the answer."""
@@ -82,153 +164,120 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Team(msgspec.Struct, frozen=True):
-    """Everybody who may answer when one agent is asked."""
+    """All agents that may answer when one agent is asked."""
 
-    members: Mapping[Path, Member]
-    names: Mapping[str, Path]
-    """Whom a person can address, by the name in lower case; of several, the one that is nearest."""
-    root: Path
-    output: Output | None
+    members: Mapping[MemberPath, Member]
+    names: Mapping[str, MemberPath]
+    """The members that a person can address, by the name in lower case; of several, the nearest."""
+    root: MemberPath
+    output: OutputSpec | None
 
     @property
     def lead(self) -> Member:
-        """Whoever is asked."""
+        """The agent whose team it is."""
         return self.members[self.root]
 
     @property
     def limits(self) -> Limits:
-        """How far a turn may go: as whoever is asked says."""
+        """The limits of a turn: those of the lead."""
         return self.lead.declaration.limits
 
-    def route(self, heard: str | None, stored: Path) -> Path:
-        """Who handles a turn: whom a person addresses, then whoever answered last, then whoever is asked."""
-        addressed = mentioned(heard) if heard is not None else None
-        last = (*self.root, *stored)
+    def route(self, heard: str | None, last_active: MemberPath) -> MemberPath:
+        """The member that handles a turn: the one that is addressed, then the one that answered last, then the lead."""
+        addressed = mentioned_name(heard) if heard is not None else None
+        last = (*self.root, *last_active)
         last = last if last in self.members else self.root
         if addressed is None or addressed not in self.names or addressed == last[-1].lower():
             return last
         return self.names[addressed]
 
-    def meant(self, heard: str) -> str:
+    def without_mention(self, heard: str) -> str:
         """What a person said, without the name that it is addressed to."""
-        addressed = mentioned(heard)
+        addressed = mentioned_name(heard)
         return heard[len(addressed) + 1 :] if addressed is not None and addressed in self.names else heard
 
     def read(self, heard: str) -> str:
         """What a person said as an agent of the team reads it: without the mention, unless nothing else was said."""
-        return self.meant(heard).lstrip(BLANKS) or heard if heard.startswith("@") else heard
+        return self.without_mention(heard).lstrip(MENTION_BLANKS) or heard if heard.startswith("@") else heard
 
-    def output_at(self, path: Path) -> Output | None:
-        """The shape that an answer must have: as whoever was asked wants it, else whoever answers."""
+    def output_at(self, path: MemberPath) -> OutputSpec | None:
+        """The shape that an answer must have: the lead's, else that of the member that answers."""
         return self.output or self.members[path].declaration.shape
 
 
-def team_of(agent: Declaration) -> Team:
-    """The team of an agent; `UsageError` if two of it could be taken for each other."""
-    members = {member.path: member for member in islice(_members(agent, ()), MOST_PLACES + 1)}
-    if len(members) > MOST_PLACES:
-        raise UsageError(
-            f"the team of {agent.name!r} has more than {MOST_PLACES} places; let fewer agents share others"
-        )
-    names: dict[str, Path] = {}
-    for path in sorted(members, key=len):
-        names.setdefault(path[-1].lower(), path)
-    names.setdefault(LEAD, (agent.name,))
-    return Team(members, names, (agent.name,), agent.shape)
-
-
-def _members(agent: Declaration, above: Path) -> Iterator[Member]:
-    path = (*above, agent.name)
-    if agent.name.lower() in (name.lower() for name in above):
-        raise UsageError(f"{'/'.join(path)}: an agent cannot work for one of its own name; give one another name")
-    yield _member(agent, path)
-    for below in agent.agents:
-        yield from _members(below, path)
-
-
-def _member(agent: Declaration, path: Path) -> Member:
-    led = len(path) > 1
-    tools = {tool.name: tool for tool in (*agent.toolbox, *(below.transfer for below in agent.agents))}
-    for default in default_tools(agent, led=led, without=agent.without):
-        tools.setdefault(default.name, default)  # one of your own of this name stands in its place
-    reach = {below.name: (*path, below.name) for below in agent.agents}
-    reach |= {name: path[: depth + 1] for depth, name in enumerate(path[:-1])}
-    specs = tuple(tool.spec for tool in tools.values())
-    return Member(path, agent, tools, specs, reach, getattr(agent.model, "calls_tools", True) is not False)
-
-
-def check_tools(agent: Declaration) -> None:
-    """`UsageError` if two tools have one name, or a server's tool would stand in for one of the runtime's."""
-    known: dict[str, Tool] = {}
-    for tool in agent.toolbox:
-        first = known.get(tool.name) or known.get(tool.name.lower())
-        # A server's `Refund` beside your `refund` would be taken for it; two of your own are yours to tell apart.
-        if first is not None and (first.name == tool.name or first.source or tool.source):
-            raise UsageError(_two_called(agent, first, tool))
-        known[tool.name.lower()] = known[tool.name] = tool
-        if tool.source and _is_of_the_runtime(tool.name.lower(), agent.without):
-            called = f"{agent.name!r} has a tool {tool.name!r} of {tool.source}, a name that belongs to the runtime"
-            raise UsageError(f"{called}; {SERVER_ADVICE}")
-
-
-def _is_of_the_runtime(name: str, without: Sequence[str]) -> bool:
-    return (name in RUNTIME_TOOLS and name not in without) or name.startswith(TRANSFER)
-
-
-def _two_called(agent: Declaration, first: Tool, second: Tool) -> str:
-    names = " and ".join(map(repr, dict.fromkeys((first.name, second.name))))
-    both = f"{agent.name!r} has two tools called {names}"
-    if not first.source and not second.source:
-        return f"{both}; give one of them another name"
-    origins = " and ".join(f"one of {tool.source}" if tool.source else "one of its own" for tool in (first, second))
-    return f"{both}, {origins}; {SERVER_ADVICE}"
-
-
-def check_agents(agent: Declaration) -> None:
-    """`UsageError` if two sub-agents, or a tool and a handover, have one name."""
-    names = [below.name.lower() for below in agent.agents]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{agent.name!r} has two sub-agents called {twice!r}; give one of them another name")
-    for tool in agent.toolbox:
-        if tool.name.startswith(TRANSFER) and tool.name.removeprefix(TRANSFER).lower() in names:
-            raise UsageError(f"{agent.name!r} has a tool {tool.name!r} of its own; its sub-agent needs that name")
-
-
-def check_intents(agent: Declaration) -> None:
-    """`UsageError` if an intent stands for something that the agent does not have."""
-    below = [each.name for each in agent.agents]
-    led = {tool.name: tool for tool in default_tools(agent, led=True, without=agent.without)}
-    tools = {**led, **agent.team.lead.tools}  # it may have to work for somebody
-    for intent in agent.intents:
-        owner = f"the intent {intent.phrase!r} of {agent.name!r}"
-        wanted, known = (intent.agent, below) if intent.tool is None else (intent.tool, list(tools))
-        if wanted is not None and wanted not in known:
-            there = ", ".join(known) or "none"
-            raise UsageError(f"{owner} leads to {intent.stands_for}; there are: {there}")
-        if intent.tool is not None:
-            _check_args(intent, tools[intent.tool], owner)
-
-
-def _check_args(intent: Intent, tool: Tool, owner: str) -> None:
-    try:
-        bound(tool, intent.args)
-    except BadArguments as error:
-        raise UsageError(f"{owner} has args={shown(intent.args)}. {error}") from error
-
-
-def shown_path(path: Path) -> str:
+def format_member_path(path: MemberPath) -> str:
     """A place as the log keeps it."""
     return "/".join(path)
 
 
-def read_path(text: str) -> Path:
+def parse_member_path(text: str) -> MemberPath:
     """A place as it is read from a log."""
     return tuple(text.split("/")) if text else ()
 
 
-def check_without(agent: Declaration, known: Sequence[str]) -> None:
-    """`UsageError` if something is to be left out that is no default."""
-    strange = [name for name in agent.without if name not in known]
-    if strange:
-        raise UsageError(f"{agent.name!r} cannot do without {shown(strange[0])}; there are: {', '.join(known)}")
+MENTION_BLANKS = " \t\r\n"
+MENTION_PATTERN = re.compile(r"@([A-Za-z0-9][A-Za-z0-9_-]{0,47})(?=[ \t\r\n]|\Z)", re.ASCII)
+
+
+def mentioned_name(text: str) -> str | None:
+    """The name that is addressed, in lower case; None if none is."""
+    found = MENTION_PATTERN.match(text)
+    return None if found is None else found.group(1).lower()
+
+
+HandoffRefusal = Callable[[Handoff], str | None]
+"""Says why a handoff to another participant of the channel is not possible; None if it is."""
+
+
+def settle_handoffs(
+    team: Team, path: MemberPath, results: Sequence[ToolResult], *, hops: int, refusal: HandoffRefusal
+) -> SettledHandoffs:
+    """Let one handoff count, and decline the rest."""
+    member = team.members[path]
+    results = [_correct_spelling(member, result, refusal) for result in results]
+    kept = list(results)
+    if any(result.finish is not None for result in results):
+        return SettledHandoffs(tuple(_ignore_handoff(result, "it is finished") for result in results))
+    for number, result in enumerate(results):
+        if result.target is None:
+            continue
+        declined = _decline_if_impossible(team, member, result, hops=hops, refusal=refusal)
+        if declined is None:
+            why = f"the turn goes to {result.target}"
+            rest = (_ignore_handoff(later, why) for later in results[number + 1 :])
+            return SettledHandoffs((*kept[: number + 1], *rest), member.reach.get(result.target))
+        kept[number] = declined
+    return SettledHandoffs(tuple(kept))
+
+
+def _correct_spelling(member: Member, result: ToolResult, refusal: HandoffRefusal) -> ToolResult:
+    """The result with the name as the team spells it, if it hands over to an agent of the team in another case.
+
+    A participant of the channel that can be handed the turn is meant first.
+    """
+    handoff = result.handoff
+    target = None if handoff is None else match_name(handoff.target, member.reach)
+    if handoff is None or target is None or target == handoff.target or refusal(handoff) is None:
+        return result
+    return msgspec.structs.replace(result, handoff=msgspec.structs.replace(handoff, target=target))
+
+
+def _decline_if_impossible(
+    team: Team, member: Member, result: ToolResult, *, hops: int, refusal: HandoffRefusal
+) -> ToolResult | None:
+    """The result when this handoff is not possible; None if it is."""
+    most = team.limits.handoffs
+    if result.target in member.reach:
+        there = "has been 1 handoff" if most == 1 else f"have been {most} handoffs"
+        why = f"There {there} in this turn, the limit; answer yourself."
+        return None if hops < most else _declined_result(result, why, TOO_MANY_HANDOFFS)
+    why_not = refusal(result.handoff) if result.handoff else f"There is no {result.target} to turn to."
+    return None if why_not is None else _declined_result(result, why_not, HANDOFF_IMPOSSIBLE)
+
+
+def _ignore_handoff(result: ToolResult, why: str) -> ToolResult:
+    return result if result.target is None else _declined_result(result, f"Ignored: {why}.", HANDOFF_IGNORED)
+
+
+def _declined_result(result: ToolResult, why: str, declined: str) -> ToolResult:
+    return ToolResult(why, failed=True, usage=result.usage, declined=declined)

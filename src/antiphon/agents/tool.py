@@ -2,7 +2,8 @@
 
 Rule 1: a tool is a frozen value that knows its function, and is called like it.
 Rule 2: what it promises about being called twice is declared, not guessed: `keyed`, `natural` or `unsafe`.
-Rule 3: a mistake is found where the tool is declared, and told with the value and the fix.
+Rule 3: a mistake is found where the tool is declared, and reported with the value and the fix.
+Rule 4: the arguments that a model gives are bound to the parameters as they are: "7" is not 7.
 """
 
 from __future__ import annotations
@@ -10,22 +11,38 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from antiphon.agents.docstring import read
+from antiphon.agents.call_results import EMPTY_ARGUMENTS, Call, ToolResult, failed_result
+from antiphon.agents.linear_regex import TooMuchWork
 from antiphon.agents.messages import ToolSpec
-from antiphon.agents.schema import check_hints, schema_of, struct_of, text_patterns_of
-from antiphon.agents.signature import IDEMPOTENCY_KEY, Function, Signature, name_of, plain, signature_of
-from antiphon.agents.text_patterns import TextPatterns
+from antiphon.agents.signature import (
+    INJECT_IDEMPOTENCY_KEY,
+    Signature,
+    ToolFunction,
+    function_name,
+    parse_docstring,
+    signature_of,
+    unwrap_function,
+)
+from antiphon.agents.type_schemas import (
+    TextPatterns,
+    arguments_struct,
+    check_hints,
+    decode_hook,
+    schema_of,
+    text_patterns_of,
+)
+from antiphon.core.codec import copy_json
+from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
-from antiphon.core.events import Json
-from antiphon.core.words import shown, storable
+from antiphon.core.text import MAX_ERROR_CHARS, describe, describe_error, explain_decode_error, sanitize
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -33,10 +50,9 @@ R_co = TypeVar("R_co", covariant=True)
 Idempotency = Literal["keyed", "natural", "unsafe"]
 """What a second call does: nothing, the key tells (`keyed`); the same again (`natural`); harm (`unsafe`)."""
 
-CLASSES = ("keyed", "natural", "unsafe")
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-TIMEOUT = 60.0
-NO_PATTERNS = TextPatterns()
+IDEMPOTENCY_CLASSES = ("keyed", "natural", "unsafe")
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+DEFAULT_TOOL_SECONDS = 60.0
 
 
 class ToolOptions(TypedDict, total=False):
@@ -45,24 +61,24 @@ class ToolOptions(TypedDict, total=False):
     name: str | None
     """What a model calls it; the function's name, if not given."""
     description: str | None
-    """What a model is told of it; the docstring's first part, if not given."""
+    """What a model reads of it; the docstring's first part, if not given."""
     return_direct: bool
     """Whether what it returns is the answer of the turn, without asking the model again."""
     timeout: float | None
     """The seconds a call may take; None for no limit of its own."""
     idempotency: Idempotency | None
     """`keyed` if the function takes an `idempotency_key`, else `natural`, if not given."""
-    reconcile: Function | None
+    reconcile: ToolFunction | None
     """For an `unsafe` tool: finds out whether a call took effect. Returns its result, or NOT_DONE."""
     compensate: str | None
     """The name of the tool that undoes this one."""
 
 
-DEFAULTS: ToolOptions = {
+DEFAULT_TOOL_OPTIONS: ToolOptions = {
     "name": None,
     "description": None,
     "return_direct": False,
-    "timeout": TIMEOUT,
+    "timeout": DEFAULT_TOOL_SECONDS,
     "idempotency": None,
     "reconcile": None,
     "compensate": None,
@@ -77,29 +93,29 @@ class Tool:
     description: str
     parameters: Json
     """The JSON schema of what the model gives."""
-    function: Function
-    return_direct: bool
+    function: ToolFunction
+    return_direct: bool = False
     timeout: float | None
     idempotency: Idempotency
-    reconcile: Function | None
-    compensate: str | None
-    injected: Mapping[str, str]
+    reconcile: ToolFunction | None = None
+    compensate: str | None = None
+    injected: Mapping[str, str] = field(default_factory=dict)
     """Which parameters are hidden from the model, and what each is given: channel, context or idempotency_key."""
-    reconcile_injected: Mapping[str, str]
+    reconcile_injected: Mapping[str, str] = field(default_factory=dict)
     """The same, of `reconcile`."""
-    arguments: type[msgspec.Struct] | None
+    arguments: type[msgspec.Struct] | None = None
     """What the arguments of a model are converted to; None if they are given to the function as they come."""
-    text_patterns: TextPatterns = NO_PATTERNS
-    """The patterns that texts among the arguments must match."""
+    text_patterns: TextPatterns | None = None
+    """The patterns that texts among the arguments must match; None if there is none."""
     source: str = ""
-    """The server that offers it; empty if it is a function of yours."""
+    """The server that offers it; empty if it is a user-defined function."""
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
 
     @property
     def spec(self) -> ToolSpec:
-        """The tool as a model is told of it."""
+        """The tool as a model sees it."""
         return ToolSpec(self.name, self.description, self.parameters)
 
 
@@ -112,7 +128,7 @@ class ToolOf(Tool, Generic[P, R_co]):
         return cast("R_co", self.function(*args, **kwargs))
 
     @property
-    def __wrapped__(self) -> Function:
+    def __wrapped__(self) -> ToolFunction:
         return self.function
 
 
@@ -125,49 +141,41 @@ def tool(
 ) -> ToolOf[P, R_co] | Callable[[Callable[P, R_co]], ToolOf[P, R_co]]:
     """Make a function a tool: `@tool`, `@tool(timeout=5)` or `tool(function, timeout=5)`.
 
-    What a model is told comes from the signature and the docstring. A function no model could call, or an option
+    What a model reads comes from the signature and the docstring. A function no model could call, or an option
     that makes no sense, is refused with `UsageError`.
     """
-    _check_options(options)
-    settings: ToolOptions = {**DEFAULTS, **options}
+    _check_tool_options(options)
+    settings: ToolOptions = {**DEFAULT_TOOL_OPTIONS, **options}
     if function is not None:
-        return _made(function, settings)
-    return lambda decorated: _made(decorated, settings)
+        return _make_tool(function, settings)
+    return lambda decorated: _make_tool(decorated, settings)
 
 
 def as_tool(function: Tool | Callable[P, R_co]) -> Tool:
     """A tool as it is, and a plain function as the tool that `@tool` makes of it, the same each time."""
     if isinstance(function, Tool):
         return function
-    known = _plain_tools.get(function) if isinstance(function, FunctionType) else None
-    if known is not None:
-        return known
-    made = _made(function, DEFAULTS)
-    if isinstance(function, FunctionType):
-        _plain_tools[function] = made
-    return made
+    if not isinstance(function, FunctionType):
+        return _make_tool(function, DEFAULT_TOOL_OPTIONS)
+    if function not in _plain_tools:
+        _plain_tools[function] = _make_tool(function, DEFAULT_TOOL_OPTIONS)
+    return _plain_tools[function]
 
 
 def tool_from_schema(
     function: Callable[P, R_co], spec: ToolSpec, *, idempotency: Idempotency, timeout: float | None, source: str = ""
 ) -> ToolOf[P, R_co]:
-    """A tool whose schema is somebody else's: models are told of it as it is.
+    """A tool with a schema of another origin, which models see as it is.
 
-    The function takes any arguments by name, whatever the names, and checks them itself.
+    The function takes arguments of any name, and checks them itself.
     """
     return ToolOf(
-        name=_checked_name(function, spec.name),
-        description=storable(spec.description),
+        name=_check_tool_name(function, spec.name),
+        description=sanitize(spec.description),
         parameters=spec.parameters,
         function=function,
-        return_direct=False,
         timeout=timeout,
         idempotency=idempotency,
-        reconcile=None,
-        compensate=None,
-        injected={},
-        reconcile_injected={},
-        arguments=None,
         source=source,
     )
 
@@ -175,27 +183,27 @@ def tool_from_schema(
 _plain_tools: WeakKeyDictionary[object, Tool] = WeakKeyDictionary()
 
 
-def _made(function: Callable[P, R_co], options: ToolOptions) -> ToolOf[P, R_co]:
+def _make_tool(function: Callable[P, R_co], options: ToolOptions) -> ToolOf[P, R_co]:
     _check_function(function)
-    name = _checked_name(function, options["name"])
+    name = _check_tool_name(function, options["name"])
     signature = signature_of(function)
-    check_hints(signature.visible, name_of(function))
-    doc = read(inspect.getdoc(plain(function)))
+    check_hints(signature.visible, function_name(function))
+    doc = parse_docstring(inspect.getdoc(unwrap_function(function)))
     description = options["description"]
     return ToolOf(
         name=name,
-        description=doc.description if description is None else storable(description),
+        description=doc.description if description is None else sanitize(description),
         parameters=schema_of(signature.visible, doc.parameters),
         function=function,
         return_direct=options["return_direct"],
         timeout=options["timeout"],
-        idempotency=_idempotency(name, signature, options),
+        idempotency=_idempotency_class(name, signature, options),
         reconcile=options["reconcile"],
         compensate=options["compensate"],
         injected=signature.injected,
         reconcile_injected=_reconcile_injected(name, signature, options),
-        arguments=struct_of(signature.visible, name_of(function)),
-        text_patterns=text_patterns_of(signature.visible, name_of(function)),
+        arguments=arguments_struct(signature.visible, function_name(function)),
+        text_patterns=text_patterns_of(signature.visible, function_name(function)) or None,
     )
 
 
@@ -203,24 +211,24 @@ def _check_function(function: object) -> None:
     if isinstance(function, Tool):
         raise UsageError(f"{function.name!r} is a tool already; give its options where it is declared")
     if not callable(function):
-        raise UsageError(f"{shown(function)} is no function; write @tool above one, options by name: @tool(name=…)")
+        raise UsageError(f"{describe(function)} is no function; write @tool above one, options by name: @tool(name=…)")
     if isinstance(function, type):
         raise UsageError(f"{function.__name__} is a class; give a function that makes what is wanted of it")
-    own = plain(function)
+    own = unwrap_function(function)
     if inspect.isgeneratorfunction(own) or inspect.isasyncgenfunction(own):
-        raise UsageError(f"{name_of(function)}() yields; a tool returns one value, such as a list")
+        raise UsageError(f"{function_name(function)}() yields; a tool returns one value, such as a list")
 
 
-def _checked_name(function: Function, name: str | None) -> str:
-    given = name_of(function) if name is None else name
-    if not isinstance(given, str) or not NAME.match(given):
+def _check_tool_name(function: ToolFunction, name: str | None) -> str:
+    given = function_name(function) if name is None else name
+    if not isinstance(given, str) or not TOOL_NAME.match(given):
         advice = "give name=… of 1 to 64 letters, digits, '_' and '-'"
-        raise UsageError(f"a tool cannot be called {shown(given)}; {advice}")
+        raise UsageError(f"a tool cannot be called {describe(given)}; {advice}")
     return given
 
 
-def _idempotency(name: str, signature: Signature, options: ToolOptions) -> Idempotency:
-    has_key = IDEMPOTENCY_KEY in signature.injected
+def _idempotency_class(name: str, signature: Signature, options: ToolOptions) -> Idempotency:
+    has_key = INJECT_IDEMPOTENCY_KEY in signature.injected
     given = options["idempotency"]
     if given is None:
         return "keyed" if has_key else "natural"
@@ -237,7 +245,7 @@ def _reconcile_injected(name: str, signature: Signature, options: ToolOptions) -
     if reconcile is None:
         return {}
     if options["idempotency"] != "unsafe":
-        given = shown(options["idempotency"])
+        given = describe(options["idempotency"])
         raise UsageError(
             f"the tool {name!r} has reconcile= with idempotency={given}; only a call that is unsafe to repeat is "
             "looked up: declare idempotency='unsafe', or leave reconcile out"
@@ -249,16 +257,16 @@ def _reconcile_injected(name: str, signature: Signature, options: ToolOptions) -
     return own.injected
 
 
-def _check_options(options: Mapping[str, object]) -> None:
+def _check_tool_options(options: Mapping[str, object]) -> None:
     for option, value in options.items():
-        if option not in DEFAULTS:
-            raise UsageError(f"a tool has no option {option!r}; there are: {', '.join(DEFAULTS)}")
-        wanted = _wanted(option, value)
+        if option not in DEFAULT_TOOL_OPTIONS:
+            raise UsageError(f"a tool has no option {option!r}; there are: {', '.join(DEFAULT_TOOL_OPTIONS)}")
+        wanted = _option_advice(option, value)
         if wanted:
-            raise UsageError(f"{option} of a tool is {shown(value)}; give {wanted}")
+            raise UsageError(f"{option} of a tool is {describe(value)}; give {wanted}")
 
 
-def _wanted(option: str, value: object) -> str | None:
+def _option_advice(option: str, value: object) -> str | None:
     """What the option should be instead; None if it can be this."""
     match option:
         case "name" | "description" | "compensate":
@@ -266,13 +274,93 @@ def _wanted(option: str, value: object) -> str | None:
         case "return_direct":
             return None if isinstance(value, bool) else "True or False"
         case "timeout":
-            return None if value is None or _is_duration(value) else "seconds above 0, or None for no limit"
+            return None if value is None or _is_timeout(value) else "seconds above 0, or None for no limit"
         case "idempotency":
-            return None if value is None or value in CLASSES else f"one of {', '.join(CLASSES)}"
+            return None if value is None or value in IDEMPOTENCY_CLASSES else f"one of {', '.join(IDEMPOTENCY_CLASSES)}"
         case _:
             fits = value is None or (callable(value) and not isinstance(value, Tool | type))
             return None if fits else "a function that takes what the tool takes"
 
 
-def _is_duration(value: object) -> bool:
+def _is_timeout(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
+
+
+class BadArguments(ValueError):
+    """The arguments do not fit the tool. The message tells the model what to change."""
+
+
+def _bad_arguments_error(tool: Tool, why: str) -> BadArguments:
+    return BadArguments(sanitize(f"The arguments of {tool.name} do not fit: {why}."))
+
+
+def _comma_separated(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _explain_misfit(tool: Tool, said: str) -> str:
+    sentence = explain_decode_error(said)
+    what, _, place = said.rpartition(" - at `$.")
+    if not what or sentence != said:
+        return sentence[:MAX_ERROR_CHARS]
+    place = place.rstrip("`")
+    properties = cast("Mapping[str, Mapping[str, Iterable[object]]]", tool.parameters["properties"])
+    choices = properties.get(place, {}).get("enum")  # the values that a parameter may have, if they can be counted
+    advice = f"; give one of {_comma_separated(map(describe, choices))}" if choices else ""
+    return f"{place}: {what[:MAX_ERROR_CHARS]}{advice}"
+
+
+def _check_parameter_names(tool: Tool, args: Mapping[str, object], fields: tuple[str, ...]) -> None:
+    strange = [name for name in args if name not in fields]
+    if strange:
+        raise _bad_arguments_error(
+            tool,
+            f"there is no parameter {_comma_separated(map(describe, strange))}; there are: {_comma_separated(fields)}",
+        )
+    required = cast("list[str]", tool.parameters["required"])
+    missing = [name for name in fields if name not in args and name in required]
+    if missing:
+        raise _bad_arguments_error(tool, f"{_comma_separated(missing)} {'is' if len(missing) == 1 else 'are'} missing")
+
+
+def bind_arguments(tool: Tool, args: object) -> dict[str, object]:
+    """The arguments of a model as the function wants them; `BadArguments` if they do not fit.
+
+    Nothing is read into a value: "7" is not 7. What was left out is left out, for the function's own default. A tool
+    that has its schema from elsewhere gets what the model gave, and checks it itself.
+    """
+    if not isinstance(args, dict):
+        raise _bad_arguments_error(tool, f"they are {type(args).__name__}, not an object with the names of parameters")
+    if tool.arguments is None:
+        return copy_json(args)
+    _check_parameter_names(tool, args, tool.arguments.__struct_fields__)
+    try:
+        # What has no type would be the model's own object: the function gets a copy, to do with as it likes.
+        plain = msgspec.to_builtins(args)
+        filled = msgspec.convert(plain, tool.arguments, str_keys=True, dec_hook=decode_hook)
+        if tool.text_patterns is not None:
+            tool.text_patterns.check(plain)
+    except TooMuchWork as error:
+        raise _bad_arguments_error(tool, str(error)) from error
+    except msgspec.ValidationError as error:
+        raise _bad_arguments_error(tool, _explain_misfit(tool, str(error))) from error
+    except BaseException as error:  # a user-defined type: not even its SystemExit ends the process
+        raise _bad_arguments_error(tool, describe_error(error)) from error
+    values = ((name, getattr(filled, name)) for name in tool.arguments.__struct_fields__)
+    return {name: value for name, value in values if value is not msgspec.UNSET}
+
+
+def bind_call(tool: Tool, call: Call) -> dict[str, object]:
+    """The arguments of a call as its function wants them; `BadArguments` if they are no JSON object, or do not fit.
+
+    Empty arguments are accepted for a tool without parameters.
+    """
+    fault = None if call.fault == EMPTY_ARGUMENTS and not tool.parameters.get("properties") else call.fault
+    if isinstance(fault, str):
+        raise _bad_arguments_error(tool, f"{fault}; write one JSON object")
+    return bind_arguments(tool, call.args)
+
+
+def unknown_tool_result(name: str, known: Iterable[str]) -> ToolResult:
+    """The answer to a call of a tool that there is not."""
+    return failed_result(f"There is no tool {describe(name)}; there are: {_comma_separated(known)}.")

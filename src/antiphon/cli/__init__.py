@@ -1,8 +1,8 @@
 """The command line, `antiphon`.
 
-Rule 1: this file knows what the commands are called. A command's module is imported when the command is used.
-Rule 2: exit codes are 0 fine, 1 what was asked failed, 2 used wrongly. An error of ours is one sentence, never a trace.
-Rule 3: what goes to a terminal may be coloured; what is piped is plain text in stable columns, or JSON.
+Rule 1: this file holds the names of the commands. A command's module is imported when the command is used.
+Rule 2: exit codes are 0 success, 1 failure, 2 usage error. An error of this package is one sentence, never a traceback.
+Rule 3: output to a terminal may be coloured; piped output is plain text in stable columns, or JSON.
 """
 
 from __future__ import annotations
@@ -17,48 +17,49 @@ from typing import TextIO
 
 import click
 
-from antiphon.cli.plain import printable
+from antiphon.cli.table_layout import escape_unprintable
 from antiphon.core.errors import AntiphonError, BadName, BadUrl
 
-MODULES = {
-    "demo": "antiphon.cli.demo.command",
-    "run": "antiphon.cli.run",
-    "serve": "antiphon.cli.serve",
-    "channels": "antiphon.cli.channels",
-    "log": "antiphon.cli.log",
-    "replay": "antiphon.cli.replay",
-    "approvals": "antiphon.cli.approvals",
-    "check": "antiphon.cli.check",
-    "draw": "antiphon.cli.draw",
-    "verify": "antiphon.cli.verify",
-    "retention": "antiphon.cli.retention",
-    "keys": "antiphon.cli.keys",
-    "doctor": "antiphon.cli.doctor",
+COMMAND_MODULES = {
+    "demo": "antiphon.cli.demo:demo_command",
+    "run": "antiphon.cli.program_commands:run_command",
+    "serve": "antiphon.cli.program_commands:serve_command",
+    "channels": "antiphon.cli.channels_command:channels_command",
+    "log": "antiphon.cli.log_command:log_command",
+    "replay": "antiphon.cli.graph_commands:replay_command",
+    "approvals": "antiphon.cli.approvals_command:approvals_command",
+    "check": "antiphon.cli.graph_commands:check_command",
+    "draw": "antiphon.cli.graph_commands:draw_command",
+    "verify": "antiphon.cli.verify_command:verify_command",
+    "retention": "antiphon.cli.erasure_commands:retention_command",
+    "keys": "antiphon.cli.keys_command:keys_command",
+    "doctor": "antiphon.cli.doctor_command:doctor_command",
 }
-"""Where each command lives, in the order in which the help lists them. The module calls it `command`."""
+"""The commands as `module:function`, in the order of the help."""
 
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What the system says of an output that takes nothing."""
+UNWRITABLE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Errors of an output that cannot be written."""
 
 
-class Commands(click.Group):
-    """Commands that are imported on use, and whose errors become sentences."""
+class LazyCommands(click.Group):
+    """Imports commands on use, and turns their errors into sentences."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(MODULES)
+        return list(COMMAND_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in MODULES:
+        if cmd_name not in COMMAND_MODULES:
             return None
-        found = import_module(MODULES[cmd_name]).command
-        assert isinstance(found, click.Command), f"{MODULES[cmd_name]} has no command"
+        module, _, name = COMMAND_MODULES[cmd_name].partition(":")
+        found = getattr(import_module(module), name)
+        assert isinstance(found, click.Command), f"{COMMAND_MODULES[cmd_name]} has no command"
         return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = get_close_matches(args[0], MODULES, n=1)
-        if near and args[0] not in MODULES:
+        near = get_close_matches(args[0], COMMAND_MODULES, n=1)
+        if near and args[0] not in COMMAND_MODULES:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
@@ -66,13 +67,13 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (BadUrl, BadName) as error:
-            raise click.UsageError(printable(str(error))) from error
+            raise click.UsageError(escape_unprintable(str(error))) from error
         except AntiphonError as error:
-            raise click.ClickException(printable(str(error))) from error
+            raise click.ClickException(escape_unprintable(str(error))) from error
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyCommands,
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -85,10 +86,10 @@ def commands(ctx: click.Context) -> None:
     Begin with `antiphon demo`: it needs no key and no network.
 
     Commands that read a store take it as STORE, from --store or from ANTIPHON_STORE: the path of a SQLite file, or a
-    URL such as sqlite:///team.db. They work while a hub is using it. Beside a store that was closed in good order they
-    leave nothing; one that goes on reading when the hub ends may leave team.db-wal and team.db-shm to the next.
+    URL such as sqlite:///team.db. They work while a hub is using it. They leave no files beside a store that was closed
+    gracefully; one that still reads when the hub ends may leave team.db-wal and team.db-shm to the next.
 
-    Every command takes --json. Exit codes: 0 fine, 1 what was asked failed, 2 used wrongly.
+    Every command takes --json. Exit codes: 0 success, 1 failure, 2 usage error.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -104,46 +105,42 @@ def main() -> None:
     try:
         commands(prog_name="antiphon")
     except OSError as error:
-        _complain(f"Error: {printable(_told(error))}")
+        _print_error(f"Error: {escape_unprintable(_describe_os_error(error))}")
         sys.exit(1)
     finally:
-        _flush()
+        _flush_streams()
 
 
-def _told(error: OSError) -> str:
-    if error.filename is not None or error.errno not in UNWRITABLE:
+def _describe_os_error(error: OSError) -> str:
+    if error.filename is not None or error.errno not in UNWRITABLE_ERRNOS:
         return str(error)
-    _write_nowhere(sys.stdout)
+    _redirect_to_null(sys.stdout)
     return f"standard output cannot be written ({error.strerror})"
 
 
-def _complain(text: str) -> None:
-    """Say what went wrong, if there still is somebody to say it to."""
+def _print_error(text: str) -> None:
+    """Write to standard error, if it can still be written."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
-        _write_nowhere(sys.stderr)
+        _redirect_to_null(sys.stderr)
 
 
-def _flush() -> None:
-    """Write what is left. If a terminal that has gone away does not take it, what was asked for has failed."""
-    gone = [stream for stream in (sys.stdout, sys.stderr) if not _takes(stream)]
-    for stream in gone:
-        _write_nowhere(stream)
+def _flush_streams() -> None:
+    """Flush both streams; exit code 1 if that fails, as on a closed terminal."""
+    gone = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _redirect_to_null(stream)
+            gone = True
     if gone:
         sys.exit(1)
 
 
-def _takes(stream: TextIO) -> bool:
-    try:
-        stream.flush()
-    except OSError:
-        return False
-    return True
-
-
-def _write_nowhere(stream: TextIO) -> None:
-    """What a stream did not take is not tried again while Python exits."""
+def _redirect_to_null(stream: TextIO) -> None:
+    """Keep Python from flushing the stream again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

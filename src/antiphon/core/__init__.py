@@ -1,4 +1,4 @@
 """The pure core: what a channel is, how facts change it, who speaks next, what may happen.
 
-Nothing below this package reads a clock, draws a random number, or touches the world.
+Nothing in this package reads a clock, draws a random number, or touches the world.
 """

@@ -20,29 +20,29 @@ from typing import Any, TypeVar
 import msgspec
 
 from antiphon.core.envelope import Envelope
-from antiphon.core.words import shown
+from antiphon.core.text import describe
 
 T = TypeVar("T")
 
-MAX_BYTES = 256 * 1024
-MAX_DEPTH = 64
-MAX_NODES = 10_000
-MAX_DIGITS = 100
+MAX_EVENT_BYTES = 256 * 1024
+MAX_JSON_DEPTH = 64
+MAX_JSON_VALUES = 10_000
+MAX_INTEGER_DIGITS = 100
 
-_BIGGEST = 10**MAX_DIGITS
-_encoder = msgspec.json.Encoder()
+_INTEGER_LIMIT = 10**MAX_INTEGER_DIGITS
+_json_encoder = msgspec.json.Encoder()
 _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if isinf(value):
         raise ValueError("Number out of range")
     return value
 
 
-_decoder = msgspec.json.Decoder(Envelope, strict=True, float_hook=_float)
-_plain_decoder = msgspec.json.Decoder(float_hook=_float)
+_envelope_decoder = msgspec.json.Decoder(Envelope, strict=True, float_hook=_parse_float)
+_plain_decoder = msgspec.json.Decoder(float_hook=_parse_float)
 
 
 class Malformed(ValueError):
@@ -53,46 +53,46 @@ class Malformed(ValueError):
         self.reason = reason
 
 
-def encode(envelope: Envelope) -> bytes:
+def encode_envelope(envelope: Envelope) -> bytes:
     """The record of an envelope, as it stands in a log."""
-    return _encoder.encode(envelope)
+    return _json_encoder.encode(envelope)
 
 
-def decode(record: bytes) -> Envelope:
+def decode_envelope(record: bytes) -> Envelope:
     """The envelope of a record; `Malformed` if it is none."""
     try:
-        return _decoder.decode(record)
+        return _envelope_decoder.decode(record)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Malformed("malformed", f"not an envelope: {error}") from error
 
 
 def to_json(value: Any) -> bytes:
     """Any of our own values as JSON."""
-    return _encoder.encode(value)
+    return _json_encoder.encode(value)
 
 
 def from_json(record: bytes, kind: type[T]) -> T:
     """Read a value of ours back; `Malformed` if it is none."""
     try:
-        return msgspec.json.Decoder(kind, float_hook=_float).decode(record)
+        return msgspec.json.Decoder(kind, float_hook=_parse_float).decode(record)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Malformed("malformed", f"not a {kind}: {error}") from error
 
 
-def plain_json(text: bytes) -> Any:
+def decode_plain_json(text: bytes) -> Any:
     """Plain data from JSON of a request or a model; `msgspec.DecodeError` or `ValueError` if it is none."""
     return _plain_decoder.decode(text)
 
 
-def parsed(text: str | bytes) -> Any:
-    """Plain data from JSON that somebody wrote; `Malformed` if it is none."""
+def parse_json(text: str | bytes) -> Any:
+    """Plain data from JSON of unknown origin; `Malformed` if it is none."""
     try:
-        return plain_json(text.encode() if isinstance(text, str) else text)
+        return decode_plain_json(text.encode() if isinstance(text, str) else text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Malformed("malformed", str(error)) from error
 
 
-def check_count(text: bytes, *, most: int = MAX_NODES) -> None:
+def check_value_count(text: bytes, *, most: int = MAX_JSON_VALUES) -> None:
     """Refuse, with `Malformed`, JSON that has too many values for certain, before any of them takes up memory."""
     if text.count(b",") < most:
         return
@@ -101,23 +101,23 @@ def check_count(text: bytes, *, most: int = MAX_NODES) -> None:
         raise Malformed("too_large", f"more than {most} values of JSON")
 
 
-def check_names(text: str | bytes) -> None:
+def check_unique_keys(text: str | bytes) -> None:
     """Refuse, with `Malformed`, JSON in which an object has a name twice: readers would differ on which value counts.
 
-    For text that has passed `parsed` or a decoder, and `check_json`: it must be well-formed and within the limits.
+    For text that has passed `parse_json` or a decoder, and `check_json`: it must be well-formed and within the limits.
     """
     try:
-        json.loads(text, object_pairs_hook=_named_once)
+        json.loads(text, object_pairs_hook=_refuse_duplicate_keys)
     except RecursionError as error:
         raise Malformed("too_deep", "nested too deeply") from error
 
 
-def _named_once(pairs: Sequence[tuple[str, object]]) -> None:
+def _refuse_duplicate_keys(pairs: Sequence[tuple[str, object]]) -> None:
     if len(dict(pairs)) == len(pairs):
         return
     names = [name for name, _ in pairs]
     twice = next(name for place, name in enumerate(names) if name in names[:place])
-    raise Malformed("malformed", f"an object has the name {shown(twice)} twice; give every name once")
+    raise Malformed("malformed", f"an object has the name {describe(twice)} twice; give every name once")
 
 
 def as_type(value: Any, kind: type[T]) -> T:
@@ -128,14 +128,14 @@ def as_type(value: Any, kind: type[T]) -> T:
         raise Malformed("malformed", str(error)) from error
 
 
-def same(one: Any, other: Any) -> bool:
+def same_json(one: Any, other: Any) -> bool:
     """Whether two values are the same JSON. `True` is not 1, 1 is not 1.0; the order of keys does not matter."""
     return _sorting_encoder.encode(one) == _sorting_encoder.encode(other)
 
 
 def plain_data(value: Any) -> dict[str, object]:
     """A struct of ours as plain JSON data, as it reads back from a log."""
-    data: dict[str, object] = _plain_decoder.decode(_encoder.encode(value))
+    data: dict[str, object] = _plain_decoder.decode(_json_encoder.encode(value))
     return data
 
 
@@ -144,13 +144,13 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(_sorting_encoder.encode(value)).hexdigest()
 
 
-def copied(value: T) -> T:
-    """A deep copy of plain JSON data, so that nobody else's change reaches it."""
-    copy: T = _plain_decoder.decode(_encoder.encode(value))
+def copy_json(value: T) -> T:
+    """A deep copy of plain JSON data, that shares nothing with the original."""
+    copy: T = _plain_decoder.decode(_json_encoder.encode(value))
     return copy
 
 
-def check_json(value: object, *, most: int = MAX_NODES, deepest: int = MAX_DEPTH) -> None:
+def check_json(value: object, *, most: int = MAX_JSON_VALUES, deepest: int = MAX_JSON_DEPTH) -> None:
     """Refuse, with `Malformed`, what would not be recorded and read back as it is."""
     nodes = 0
     layer: list[object] = [value]
@@ -191,7 +191,7 @@ def _check_node(item: object, deeper: list[object]) -> None:
     elif kind is dict:
         for key in item:  # type: ignore[attr-defined]  # a dict, by the comparison above
             if type(key) is not str:
-                raise Malformed("not_json", f"a key is {shown(key)}; keys must be text")
+                raise Malformed("not_json", f"a key is {describe(key)}; keys must be text")
             check_text(key)
         deeper.extend(item.values())  # type: ignore[attr-defined]  # a dict, by the comparison above
     elif kind is list:
@@ -202,8 +202,8 @@ def _check_node(item: object, deeper: list[object]) -> None:
 
 def _check_number(item: object, kind: type) -> None:
     if isinstance(item, int) and kind is int:
-        if not -_BIGGEST < item < _BIGGEST:
-            raise Malformed("bad_number", f"an integer has more than {MAX_DIGITS} digits")
+        if not -_INTEGER_LIMIT < item < _INTEGER_LIMIT:
+            raise Malformed("bad_number", f"an integer has more than {MAX_INTEGER_DIGITS} digits")
     elif isinstance(item, float) and kind is float:
         if item != item or item in (float("inf"), float("-inf")):
             raise Malformed("bad_number", f"{item!r} is no JSON number")

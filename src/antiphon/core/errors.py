@@ -16,18 +16,18 @@ A message says what happened, with the values; the docstring says what to do abo
 
 from __future__ import annotations
 
-from antiphon.core.words import shown
+from antiphon.core.text import describe
 
 
 class AntiphonError(Exception):
     """The root of every error this package raises on purpose."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Be copied and pickled as it is, whatever its constructor takes."""
-        return _again, (type(self), self.args), self.__dict__
+        """Copy and pickle the error as it is, for constructors with any arguments."""
+        return _rebuild_error, (type(self), self.args), self.__dict__
 
 
-def _again(kind: type[AntiphonError], args: tuple[object, ...]) -> AntiphonError:
+def _rebuild_error(kind: type[AntiphonError], args: tuple[object, ...]) -> AntiphonError:
     return kind.__new__(kind, *args)
 
 
@@ -35,7 +35,7 @@ class Denied(AntiphonError):
     """A draft was refused. `.reason` is a stable word to branch on; the channel's log is untouched."""
 
     def __init__(self, reason: str, channel_id: str = "", detail: str = "") -> None:
-        where = f" in channel {shown(channel_id)}" if channel_id else ""
+        where = f" in channel {describe(channel_id)}" if channel_id else ""
         super().__init__(f"{reason}{where}" + (f": {detail}" if detail else ""))
         self.reason, self.channel_id, self.detail = reason, channel_id, detail
 
@@ -48,7 +48,9 @@ class SlowConsumer(AntiphonError):
     """A subscriber fell further behind than it allowed itself. Subscribe again with `after=error.cursor`."""
 
     def __init__(self, channel_id: str, cursor: int, behind: int) -> None:
-        super().__init__(f"subscriber of {shown(channel_id)} is {behind} envelopes behind; resume with after={cursor}")
+        super().__init__(
+            f"subscriber of {describe(channel_id)} is {behind} envelopes behind; resume with after={cursor}"
+        )
         self.channel_id, self.cursor, self.behind = channel_id, cursor, behind
 
 
@@ -65,11 +67,11 @@ class BadUrl(UsageError):
 
 
 class UnknownParticipant(UsageError):
-    """Nobody of this name is registered. Register them first."""
+    """No participant of this name is registered. Register it first."""
 
     def __init__(self, name: str, advice: str = "") -> None:
-        advice = advice or f"register it with hub.register({shown(name)}) first"
-        super().__init__(f"no participant is called {shown(name)}; {advice}")
+        advice = advice or f"register it with hub.register({describe(name)}) first"
+        super().__init__(f"no participant is called {describe(name)}; {advice}")
         self.name = name
 
 
@@ -78,7 +80,7 @@ class UnknownChannel(UsageError):
 
     def __init__(self, channel_id: object) -> None:
         advice = "; give its channel_id" if hasattr(type(channel_id), "channel_id") else ""
-        super().__init__(f"no channel {shown(channel_id)}{advice}")
+        super().__init__(f"no channel {describe(channel_id)}{advice}")
         self.channel_id = channel_id
 
 
@@ -86,7 +88,7 @@ class UnknownApproval(UsageError):
     """Nothing waits, or waited, for a person under this id. `hub.approvals()` lists what waits now."""
 
     def __init__(self, approval_id: object) -> None:
-        super().__init__(f"nothing waits under {shown(approval_id)}; hub.approvals() lists what does")
+        super().__init__(f"nothing waits under {describe(approval_id)}; hub.approvals() lists what does")
         self.approval_id = approval_id
 
 
@@ -102,7 +104,7 @@ class Conflict(StoreError):
     """Someone else appended to the channel first. Reload the state and decide again."""
 
     def __init__(self, channel_id: str, expected: int, head: int) -> None:
-        super().__init__(f"channel {shown(channel_id)} is at {head}, not {expected}")
+        super().__init__(f"channel {describe(channel_id)} is at {head}, not {expected}")
         self.channel_id, self.expected, self.head = channel_id, expected, head
 
 
@@ -129,7 +131,7 @@ class TooLarge(StoreError):
     """One envelope is larger than the store takes."""
 
     def __init__(self, channel_id: str, size: int, limit: int) -> None:
-        super().__init__(f"an envelope for {shown(channel_id)} has {size} bytes; the limit is {limit}")
+        super().__init__(f"an envelope for {describe(channel_id)} has {size} bytes; the limit is {limit}")
         self.channel_id, self.size, self.limit = channel_id, size, limit
 
 
@@ -137,7 +139,9 @@ class IdReused(StoreError):
     """An envelope id that is recorded already came again with other content."""
 
     def __init__(self, channel_id: str, envelope_id: str) -> None:
-        super().__init__(f"envelope id {shown(envelope_id)} is taken in channel {shown(channel_id)} by other content")
+        super().__init__(
+            f"envelope id {describe(envelope_id)} is taken in channel {describe(channel_id)} by other content"
+        )
         self.channel_id, self.envelope_id = channel_id, envelope_id
 
 
@@ -145,7 +149,7 @@ class LogCorrupt(StoreError):
     """A record of one channel cannot be trusted. That channel is read-only from there; all others work."""
 
     def __init__(self, channel_id: str, sequence: int, why: str) -> None:
-        super().__init__(f"channel {shown(channel_id)}, sequence {sequence}: {why}")
+        super().__init__(f"channel {describe(channel_id)}, sequence {sequence}: {why}")
         self.channel_id, self.sequence, self.why = channel_id, sequence, why
 
 
@@ -187,6 +191,6 @@ class TurnFailed(EngineError):
     """
 
     def __init__(self, reason: str, channel_id: str = "", detail: str = "", *, agent: str = "") -> None:
-        where = f" in channel {shown(channel_id)}" if channel_id else ""
+        where = f" in channel {describe(channel_id)}" if channel_id else ""
         super().__init__(f"{reason}{where}" + (f": {detail}" if detail else ""))
         self.reason, self.channel_id, self.detail, self.agent = reason, channel_id, detail, agent

@@ -1,20 +1,21 @@
 """Guards: small machines folded from the log that may deny a draft, change a decision, or set a deadline.
 
 Rule 1: a guard remembers by folding envelopes, never by living. Its memory is a value.
-Rule 2: it has a name and up to four opinions (`evolve`, `judge`, `review`, `due`); it has only those it needs.
+Rule 2: it has a name and up to four opinions (`evolve`, `judge`, `review`, `due`); it has only those it needs. Which
+        ones those are is a matter of its class, and looked up once for each class.
 Rule 3: nothing here reads a clock. `due` says when to ask again; the hub does the waiting.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from antiphon.core.decision import Decision
-from antiphon.core.envelope import Envelope
-from antiphon.core.instants import NEVER, Instant
-from antiphon.core.state import State
+from antiphon.core.envelope import NEVER, Envelope, Instant
+from antiphon.core.event_data import Deny as Deny  # one of the verdicts, so those who write guards import it from here
+from antiphon.core.state import Decision, State
 
 M = TypeVar("M")
 M_in = TypeVar("M_in", contravariant=True)
@@ -24,13 +25,6 @@ class Allow(msgspec.Struct, frozen=True):
     """The draft may be recorded."""
 
 
-class Deny(msgspec.Struct, frozen=True):
-    """The draft may not be recorded. `reason` is a stable word; `detail` is for the person reading."""
-
-    reason: str
-    detail: str = ""
-
-
 class Change(msgspec.Struct, frozen=True):
     """The draft may be recorded in this form instead."""
 
@@ -38,7 +32,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Later(msgspec.Struct, frozen=True):
-    """The draft may be recorded, but not while the turns under way last. Its sender waits."""
+    """Deferred until the turns in progress have ended. The sender waits."""
 
 
 Verdict = Allow | Deny | Change | Later
@@ -50,14 +44,19 @@ class Deadline(msgspec.Struct, frozen=True):
     """At this instant the hub records this draft, unless something happens before."""
 
     at: Instant
-    draft: Envelope
+    draft: Envelope | Callable[[], Envelope]
+    """The draft, or what makes it: after each envelope only `at` is read, and most deadlines are never reached."""
     since: Instant = NEVER
     """When its time began to count; `NEVER` for an instant that nothing moves, such as the end of a time to live."""
     is_default: bool = False
     """Whether the channel's type expects this, and not the user: time in which no hub was open does not count."""
 
+    def make_draft(self) -> Envelope:
+        """The draft to be recorded."""
+        return self.draft() if callable(self.draft) else self.draft
 
-class Breaks(msgspec.Struct, frozen=True):
+
+class TimeBreaks(msgspec.Struct, frozen=True):
     """Instants at which the time for an expectation begins anew, if it had begun to count before."""
 
     opened: Instant = NEVER
@@ -68,11 +67,15 @@ class Breaks(msgspec.Struct, frozen=True):
     """Why `opened` is so late."""
 
 
-NO_BREAKS = Breaks()
+NO_TIME_BREAKS = TimeBreaks()
 
 
 class Guard(Protocol):
-    """Something with opinions about a channel. Which ones it has is found by the protocols below."""
+    """A part of a channel's ruleset with opinions. Which ones it has is found by the protocols below.
+
+    A class may have a `version: ClassVar[int]`. Raise it when `evolve` folds old logs to other values: it is part of
+    `Ruleset.version`, so that old snapshots are not used.
+    """
 
     @property
     def name(self) -> str: ...

@@ -1,6 +1,8 @@
-"""State: what a log amounts to so far.
+"""State: what a log amounts to so far, how a fact changes one turn that is owed, and what may be decided next.
 
-A state is a value. It is never stored as truth, only folded from a log (see `evolve`) and cached.
+Rule 1: a state is a value. It is never stored as truth, only folded from a log (see `evolve`) and cached.
+Rule 2: `evolve` alone puts a changed turn into the state.
+Rule 3: a decision has one of three shapes: `Assign`, `Wait` or `Close`.
 """
 
 from __future__ import annotations
@@ -8,13 +10,17 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from antiphon.core.codec import copied
-from antiphon.core.events import NO_ROUTING, Json, Routing
-from antiphon.core.instants import NEVER, Instant
+from antiphon.core.codec import copy_json
+from antiphon.core.envelope import NEVER, Instant, Json
+from antiphon.core.errors import UsageError
+from antiphon.core.events import NO_ROUTING, Routing
+from antiphon.core.execution_events import TurnDelayed, TurnResumed, TurnSuspended
+from antiphon.core.text import describe
 
-Status = Literal["invited", "active", "closed", "expired", "quarantined"]
-ENDED: frozenset[str] = frozenset({"closed", "expired"})
+ChannelStatus = Literal["invited", "active", "closed", "expired", "quarantined"]
+ENDED_STATUSES: frozenset[str] = frozenset({"closed", "expired"})
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -42,7 +48,7 @@ class Turn(msgspec.Struct, frozen=True):
     suspended: bool = False
     """Whether it has reached its limit of crashes, and waits for a person's decision."""
     audience: tuple[str, ...] | None = None
-    """Who heard all that it answers, if not everybody did. The answer, and what is told of the turn, is for them."""
+    """Who heard all that it answers, if not all did. They alone see the answer, and whether the turn failed."""
 
     @property
     def waits_for_person(self) -> bool:
@@ -61,7 +67,7 @@ class State(msgspec.Struct, frozen=True):
     knobs: Json = msgspec.field(default_factory=dict)
     ordered: bool = False
     """Whether only those who hold the turn may speak."""
-    status: Status = "invited"
+    status: ChannelStatus = "invited"
     close_reason: str = ""
     sequence: int = 0
     created_at: Instant = NEVER
@@ -80,15 +86,17 @@ class State(msgspec.Struct, frozen=True):
     """The end of the last outage that default expectations do not count."""
     clock_set_at: Instant = NEVER
     """When the clock was last set while an expectation counted; what came before does not count."""
+    # The hub compares `owed` with `is`: it must stay the same object while nothing about it changes. With a fresh tuple
+    # each append would wake the dispatcher and retry every deferred draft.
     owed: tuple[Turn, ...] = ()
     """The turns of agents that have not ended, oldest first."""
     paused: str = ""
-    """Why nobody has the turn although nothing has ended; "" otherwise."""
+    """Why no participant has the turn although the channel has not ended; "" otherwise."""
     unattended: int = 0
     """How many turns agents have taken in a row, without a person or code saying anything."""
     turn_count: int = 0
     assigned_turns: int = 0
-    """How many turns had been taken when the turn was last given to somebody."""
+    """How many turns had been taken when the turn was last assigned."""
     group: tuple[str, ...] = ()
     """To whom the turn was last given, if it was given to several at once."""
     failed_branches: dict[str, str] = msgspec.field(default_factory=dict)
@@ -96,17 +104,17 @@ class State(msgspec.Struct, frozen=True):
     failures: int = 0
     """How many turns of groups have failed since a turn last ended with an answer."""
     fired: tuple[int, ...] = ()
-    """The rules that have given somebody the turn, by their places in the table."""
+    """The rules that have assigned a turn, by their places in the table."""
     hops: int = 0
     """How many handoffs have followed each other since a person or code last spoke."""
     stays: int = 0
-    """How often in a row the turn was handed to whoever had it."""
+    """How often in a row a speaker handed the turn to itself."""
     routing: Routing = NO_ROUTING
     """Where the last packet wanted to go."""
     last_speaker_id: str | None = None
     last_envelope_id: str | None = None
     interjected: bool = False
-    """Whether the last thing said was said out of turn, by somebody who may."""
+    """Whether the last thing said was an interjection."""
     context_vars: Json = msgspec.field(default_factory=dict)
     tasks: dict[str, Instant] = msgspec.field(default_factory=dict)
     """The tasks that turns wait for, and until when at the longest."""
@@ -115,7 +123,7 @@ class State(msgspec.Struct, frozen=True):
     active: dict[str, str] = msgspec.field(default_factory=dict)
     """Who answers for an agent that has a team, if not the agent itself: `support` to `support/billing`."""
     whispered: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """For each agent that was told something in private since the turn was last given: who heard all of it."""
+    """For each agent that heard something in private since the turn was last given: who heard all of it."""
     answering: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """The same for what the turn that was last given is to answer."""
     spoken: bool = False
@@ -145,16 +153,16 @@ class State(msgspec.Struct, frozen=True):
     @property
     def ended(self) -> bool:
         """Whether nothing more can happen here."""
-        return self.status in ENDED
+        return self.status in ENDED_STATUSES
 
 
-def detached(state: State) -> State:
+def detach_state(state: State) -> State:
     """The same state, sharing nothing that could be changed."""
     return msgspec.structs.replace(
         state,
         participants=dict(state.participants),
-        knobs=copied(state.knobs),
-        context_vars=copied(state.context_vars),
+        knobs=copy_json(state.knobs),
+        context_vars=copy_json(state.context_vars),
         tasks=dict(state.tasks),
         open_tasks=dict(state.open_tasks),
         active=dict(state.active),
@@ -162,3 +170,93 @@ def detached(state: State) -> State:
         whispered=dict(state.whispered),
         answering=dict(state.answering),
     )
+
+
+def claimed_turn(turn: Turn, epoch: int, owner: str) -> Turn:
+    """The turn under a new claim. One by the same owner is no attempt after a crash: the owner lives."""
+    attempts = turn.attempts + (turn.owner != owner)
+    return replace(turn, epoch=epoch, owner=owner, attempts=attempts, not_before=NEVER)
+
+
+def released_turn(turn: Turn, epoch: int) -> Turn:
+    """The turn without an owner. Its process has not died: a crash that was presumed for this claim is taken back."""
+    if not turn.owner or turn.epoch != epoch:
+        return turn
+    crashes = turn.crashes - (turn.not_before != NEVER)
+    return replace(turn, owner="", attempts=max(0, turn.attempts - 1), crashes=crashes, not_before=NEVER)
+
+
+def doubted_turn(turn: Turn, index: int) -> Turn:
+    """The turn with one more call in doubt. Its attempt has ended, so that it has no owner."""
+    return replace(turn, owner="", doubts=tuple(dict.fromkeys((*turn.doubts, index))))
+
+
+def recovering_turn(turn: Turn, event: TurnDelayed | TurnSuspended | TurnResumed) -> Turn:
+    """The turn after a crash: delayed, suspended until a person decides, or resumed by one."""
+    match event:
+        case TurnDelayed(crashes=crashes, until=until):
+            return replace(turn, crashes=crashes, not_before=until)
+        case TurnSuspended(crashes=crashes):
+            return replace(turn, crashes=crashes, suspended=True, owner="", not_before=NEVER)
+        case TurnResumed():
+            return replace(turn, crashes=0, attempts=0, suspended=False)
+
+
+def without_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The names without the first of this spelling."""
+    if name not in names:
+        return names
+    place = names.index(name)  # mostly 0: a thousand guests who accept in order are not searched a thousand times
+    return names[:place] + names[place + 1 :]
+
+
+class RuleError(msgspec.Struct, frozen=True):
+    """A rule that raised, and so did not match. `rule` is its place in the table; None is the default target."""
+
+    rule: int | None
+    error: str
+
+
+class Assign(msgspec.Struct, frozen=True):
+    """These participants have the turn."""
+
+    speakers: tuple[str, ...]
+    reason: str = ""
+    rule: int | None = None
+    """The place in the table of the rule that says so; None if none does."""
+    errors: tuple[RuleError, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.speakers, tuple | list):  # a bare text would be as many speakers as it has letters
+            raise UsageError(f"speakers is {describe(self.speakers)}; give a tuple of names, such as ('bob',)")
+        _check_reason(self.reason)
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing changes: a participant still has the turn, or none needs it. With a reason, the channel is paused."""
+
+    reason: str = ""
+    errors: tuple[RuleError, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_reason(self.reason)
+
+
+class Close(msgspec.Struct, frozen=True):
+    """The channel ends, and why."""
+
+    reason: str
+    rule: int | None = None
+    errors: tuple[RuleError, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_reason(self.reason)
+
+
+def _check_reason(reason: object) -> None:
+    if not isinstance(reason, str):
+        raise UsageError(f"reason is {describe(reason)}; give a text")
+
+
+Decision = Assign | Wait | Close
+WAIT = Wait()

@@ -11,50 +11,56 @@ from collections.abc import Iterable
 
 import msgspec
 
-from antiphon.core.decision import Assign, Close, Decision, RuleError, Wait
-from antiphon.core.envelope import HUB, OPERATORS, Envelope, visible_to
+from antiphon.core.envelope import (
+    HUB,
+    NEVER,
+    OPERATORS,
+    Envelope,
+    IdSource,
+    Instant,
+    Json,
+    derived_id,
+    id_after,
+    visible_to,
+)
+from antiphon.core.event_data import Deny, event_of
 from antiphon.core.events import (
-    ASIDE,
+    ASIDE_FIELD,
     EV_CHANNEL_CLOSED,
     EV_CHANNEL_OPENED,
     EV_CHANNEL_PAUSED,
     EV_DEADLINE_EXTENDED,
-    EV_PACKET,
     EV_RULE_FAILED,
     EV_TEXT,
     EV_TURN_ASSIGNED,
     EV_TURN_FAILED,
-    JOURNAL,
-    Acknowledged,
-    Created,
-    Expired,
-    Failed,
-    Json,
-    Opened,
+    JOURNAL_TYPES,
+    OTHER_EVENT,
+    RESERVED_PREFIXES,
+    ChannelCreated,
+    ChannelExpired,
+    ChannelOpened,
+    Event,
+    ExpectationViolated,
+    FailedTurn,
+    InviteAccepted,
+    InviteRejected,
     Packet,
-    Rejected,
     Text,
-    Violated,
-    data_of,
-    event_of,
 )
-from antiphon.core.evolve import CLOCK_SET
-from antiphon.core.guard import NO_BREAKS, Breaks, Deadline, Deny, Later
-from antiphon.core.ids import IdSource, derived_id, sorted_behind
-from antiphon.core.instants import NEVER, Instant
-from antiphon.core.laws import Fold, Laws
-from antiphon.core.state import State, Turn
-from antiphon.core.words import shown
+from antiphon.core.evolve import CLOCK_SET_REASON
+from antiphon.core.guard import NO_TIME_BREAKS, Deadline, Later, TimeBreaks
+from antiphon.core.ruleset import Fold, Ruleset
+from antiphon.core.state import Assign, Close, Decision, State, Turn, Wait
+from antiphon.core.text import describe
 
-REFUSALS = (Deny, Later)
-MOST_TRIES = 3
-"""How often in a row a group may fail as a whole before its rules are asked no more."""
-FIRST = "first words"
-"""What the first words of a channel are known by."""
+REFUSAL_TYPES = (Deny, Later)
+FIRST_WORDS_ID = "first words"
+"""From which the id of a channel's first words is derived."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A batch to be recorded whole, and the fold it leads to."""
+    """A batch that may be recorded, whole or not at all, and the fold it would lead to. Nothing is stored yet."""
 
     batch: tuple[Envelope, ...]
     fold: Fold
@@ -62,60 +68,69 @@ class Admitted(msgspec.Struct, frozen=True):
     """How many of its envelopes, from the first on, are copies of recorded ones: they were checked before."""
 
 
-def step(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny | Later:
-    """Admit one draft, or say why not, or that it must wait."""
-    judged = laws.judge(fold, draft)
-    if isinstance(judged, REFUSALS):
+def step(fold: Fold, draft: Envelope, *, ruleset: Ruleset, at: Instant, new_id: IdSource) -> Admitted | Deny | Later:
+    """The batch that this draft makes if its guards admit it; else why not, or that it must wait."""
+    judged = ruleset.judge(fold, draft)
+    if isinstance(judged, REFUSAL_TYPES):
         return judged
-    return record(fold, judged, laws=laws, at=at, new_id=new_id)
+    return record(fold, judged, ruleset=ruleset, at=at, new_id=new_id)
 
 
-def record(fold: Fold, draft: Envelope, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted:
-    """Record a draft that needs no judgement (the hub's own), with all that follows from it."""
+def record(fold: Fold, draft: Envelope, *, ruleset: Ruleset, at: Instant, new_id: IdSource) -> Admitted:
+    """The batch that a draft makes, stamped, with all that follows from it. It was judged before, or is the hub's own.
+
+    Nothing is written here: `ChannelLog.record` appends the batch.
+    """
     batch: list[Envelope] = []
     at = max(fold.state.updated_at, at)
     following = [draft]
     for each in following:  # which grows meanwhile
-        said = each if each is draft or each.sender_id == HUB else _first_said(laws, fold, each)
-        envelope = stamped(said, fold.state, at=at, new_id=new_id)
-        fold = laws.fold(fold, envelope)
+        said = each if each is draft or each.sender_id == HUB else _judge_first_words(ruleset, fold, each)
+        envelope = stamp_draft(said, fold.state, at=at, new_id=new_id)
+        fold = ruleset.fold(fold, envelope)
         batch.append(envelope)
-        following += consequences(laws, fold, envelope)
+        following += consequences(ruleset, fold, envelope)
     return Admitted(tuple(batch), fold)
 
 
-def recorded(fold: Fold, drafts: Iterable[Envelope], *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted:
-    """Record several drafts that need no judgement, one after the other, as one batch."""
+def record_all(fold: Fold, drafts: Iterable[Envelope], *, ruleset: Ruleset, at: Instant, new_id: IdSource) -> Admitted:
+    """The batch of several such drafts, one after the other."""
     batch: list[Envelope] = []
     for draft in drafts:
-        admitted = record(fold, draft, laws=laws, at=at, new_id=new_id)
+        admitted = record(fold, draft, ruleset=ruleset, at=at, new_id=new_id)
         batch.extend(admitted.batch)
         fold = admitted.fold
     return Admitted(tuple(batch), fold)
 
 
-def tick(fold: Fold, *, laws: Laws, at: Instant, new_id: IdSource, breaks: Breaks = NO_BREAKS) -> Admitted | None:
-    """Record what has fallen due by now; None if nothing has. What began to count before a break is extended."""
+def tick(
+    fold: Fold, *, ruleset: Ruleset, at: Instant, new_id: IdSource, breaks: TimeBreaks = NO_TIME_BREAKS
+) -> Admitted | None:
+    """The batch of what has fallen due by now; None if nothing has. What began to count before a break is extended."""
     batch: list[Envelope] = []
-    while (deadline := laws.due(fold)) is not None and deadline.at <= at:
-        draft = _extension(deadline, breaks) or deadline.draft
-        admitted = record(fold, draft, laws=laws, at=at, new_id=new_id)
+    while (deadline := ruleset.due(fold)) is not None and deadline.at <= at:
+        draft = _extension_draft(deadline, breaks) or deadline.make_draft()
+        admitted = record(fold, draft, ruleset=ruleset, at=at, new_id=new_id)
         batch.extend(admitted.batch)
         fold = admitted.fold
     return Admitted(tuple(batch), fold) if batch else None
 
 
-def _extension(deadline: Deadline, breaks: Breaks) -> Envelope | None:
-    """That the time for this counts from the last break; None if no break concerns it."""
+def _extension_draft(deadline: Deadline, breaks: TimeBreaks) -> Envelope | None:
+    """A fact that lets the time for this count from the last break; None if no break concerns it."""
     opened = breaks.opened if deadline.is_default else NEVER
-    since, reason = (opened, breaks.outage) if opened > breaks.clock_set else (breaks.clock_set, CLOCK_SET)
+    since, reason = (opened, breaks.outage) if opened > breaks.clock_set else (breaks.clock_set, CLOCK_SET_REASON)
     if not NEVER < deadline.since < since:
         return None
-    data: Json = {"since": since, "reason": reason, "expectation": deadline.draft.event_data.get("expectation", "")}
-    return said_by_hub(EV_DEADLINE_EXTENDED, data, audience=[OPERATORS])
+    data: Json = {
+        "since": since,
+        "reason": reason,
+        "expectation": deadline.make_draft().event_data.get("expectation", ""),
+    }
+    return hub_draft(EV_DEADLINE_EXTENDED, data, audience=[OPERATORS])
 
 
-def pending(state: State) -> tuple[Turn, ...]:
+def pending_turns(state: State) -> tuple[Turn, ...]:
     """The turns to be run now: of each agent its oldest, unless it waits for a person's decision."""
     if state.status != "active" or not state.owed:
         return ()
@@ -125,13 +140,13 @@ def pending(state: State) -> tuple[Turn, ...]:
     return tuple(turn for turn in first.values() if not turn.waits_for_person)
 
 
-def stamped(draft: Envelope, state: State, *, at: Instant, new_id: IdSource) -> Envelope:
+def stamp_draft(draft: Envelope, state: State, *, at: Instant, new_id: IdSource) -> Envelope:
     """The draft as the next envelope of the log. An id that it is given sorts behind all that were given before.
 
     The source of ids does not know the log: its clock may have been set back, or be that of another machine.
     """
     return Envelope(
-        draft.envelope_id or sorted_behind(new_id(), state.newest_id),
+        draft.envelope_id or id_after(new_id(), state.newest_id),
         state.channel_id,
         draft.sender_id,
         draft.audience,
@@ -144,191 +159,138 @@ def stamped(draft: Envelope, state: State, *, at: Instant, new_id: IdSource) -> 
     )
 
 
-def said_by_hub(
-    event_type: str, data: Json, *, cause: str | None = None, audience: list[str] | None = None
-) -> Envelope:
+def hub_draft(event_type: str, data: Json, *, cause: str | None = None, audience: list[str] | None = None) -> Envelope:
     """A draft in the hub's own name."""
     return Envelope(sender_id=HUB, event_type=event_type, event_data=data, causation_id=cause, audience=audience)
 
 
-def consequences(laws: Laws, fold: Fold, envelope: Envelope) -> tuple[Envelope, ...]:
+def consequences(ruleset: Ruleset, fold: Fold, envelope: Envelope) -> tuple[Envelope, ...]:
     """What follows from an envelope that was just folded, as drafts."""
-    if envelope.event_type in JOURNAL:
+    if envelope.event_type in JOURNAL_TYPES:
         return ()
-    cause, state = envelope.envelope_id, fold.state
-    match event_of(envelope):
-        case Text() | Packet() as said if _others_owe(state):
-            return _ended_by(laws.decide(fold, envelope), cause) if _finishes(said) else ()
-        case Text() | Packet() | Opened():
-            decided = _carried_out(_decided(laws, fold, envelope), state, envelope)
-            return decided if state.prepared is None else (*decided, first_words(state, state.prepared))
-        case Created() | Acknowledged() if not state.awaiting and state.status == "invited":
-            return (said_by_hub(EV_CHANNEL_OPENED, {}, cause=cause),)
-        case Rejected() if not state.ended:
-            return (_closing(f"invite_rejected:{envelope.sender_id}", cause),)
-        case Failed() as failed:
-            return _carried_out(_after_failure(laws, fold, failed), state, envelope)
-        case Violated(handler="fail") if state.owed:
-            late = state.owed[0]
-            return (turn_failed(late, *_overdue(late), cause=cause, agent=next_to_answer(state, late)),)
-        case Violated(expectation=name, handler="auto_close"):
-            return (_closing(f"expectation_violated:{name}", cause),)
-        case Expired():
-            return (_closing("expired", cause),)
-        case _:
-            return ()
+    cause, state, event = envelope.envelope_id, fold.state, event_of(envelope)
+    asked = asks_adapter(ruleset, envelope, event)
+    match event:
+        case Text() | Packet() as said if state.ordered and state.speakers and not state.interjected:
+            # The rules are read when the last of them has spoken; but a speaker that finishes ends it for all of them.
+            finishes = asked and isinstance(said, Packet) and said.routing.finish is not None
+            decision = ruleset.decide(fold, envelope) if finishes else None
+            return (_closing_draft(decision.reason, cause),) if isinstance(decision, Close) else ()
+        case Text() | Packet() | ChannelOpened():
+            decided = _decision_drafts(_decide_next(ruleset, fold, envelope), state, envelope) if asked else ()
+            return decided if state.prepared is None else (*decided, first_words_draft(state, state.prepared))
+        case ChannelCreated() | InviteAccepted() if not state.awaiting and state.status == "invited":
+            return (hub_draft(EV_CHANNEL_OPENED, {}, cause=cause),)
+        case InviteRejected() if not state.ended:
+            return (_closing_draft(f"invite_rejected:{envelope.sender_id}", cause),)
+        case FailedTurn() as failed:
+            return _decision_drafts(ruleset.recover(fold, failed), state, envelope)
+        case ExpectationViolated(handler="fail") if state.owed:
+            late = state.owed[0]  # the oldest: expectations count from its assignment, see `_remove_turn` in evolve
+            return (turn_failed_draft(late, *_overdue_reason(late), cause=cause, agent=starting_agent(state, late)),)
+        case ExpectationViolated(expectation=name, handler="auto_close"):
+            return (_closing_draft(f"expectation_violated:{name}", cause),)
+        case ChannelExpired():
+            return (_closing_draft("expired", cause),)
+        case _:  # `reacts` holds no other events of the hub: see `check_adapter_class`
+            return _decision_drafts(ruleset.decide(fold, envelope), state, envelope) if asked else ()
 
 
-def first_words(state: State, text: str) -> Envelope:
+def asks_adapter(ruleset: Ruleset, envelope: Envelope, event: Event) -> bool:
+    """Whether `decide` is called for this envelope. Data that does not have the shape of its type moves nothing."""
+    kind = envelope.event_type
+    return kind in ruleset.traits.reacts and (event is not OTHER_EVENT or not kind.startswith(RESERVED_PREFIXES))
+
+
+def first_words_draft(state: State, text: str) -> Envelope:
     """What the creator of a channel says first, as a draft. It is known by its id."""
     words: Json = {"text": text}
-    return Envelope(derived_id(state.channel_id, FIRST), "", state.creator_id, None, EV_TEXT, words)
+    return Envelope(derived_id(state.channel_id, FIRST_WORDS_ID), "", state.creator_id, None, EV_TEXT, words)
 
 
-def _first_said(laws: Laws, fold: Fold, words: Envelope) -> Envelope:
+def _judge_first_words(ruleset: Ruleset, fold: Fold, words: Envelope) -> Envelope:
     """The first words, judged like everything that is said.
 
     They were judged when they were prepared. If rules that have changed since refuse them, the channel ends.
     """
-    judged = laws.judge(fold, words)
-    return _closing(f"refused:{judged.reason}", None) if isinstance(judged, Deny) else words
+    judged = ruleset.judge(fold, words)
+    return _closing_draft(f"refused:{judged.reason}", None) if isinstance(judged, Deny) else words
 
 
-def _others_owe(state: State) -> bool:
-    """Whether somebody else who was given the turn has yet to speak, so that the rules are not read again."""
-    return state.ordered and bool(state.speakers) and not state.interjected
+def _decide_next(ruleset: Ruleset, fold: Fold, envelope: Envelope) -> Decision:
+    """What the rules say. They are not asked about an interjection by a participant that has the turn.
 
-
-def _finishes(said: Text | Packet) -> bool:
-    return isinstance(said, Packet) and said.routing.finish is not None
-
-
-def _ended_by(decision: Decision, cause: str) -> tuple[Envelope, ...]:
-    """Whoever says that there is nothing left to do ends the channel for the others who have the turn too."""
-    return (_closing(decision.reason, cause),) if isinstance(decision, Close) else ()
-
-
-def _decided(laws: Laws, fold: Fold, envelope: Envelope) -> Decision:
-    """What the rules say. They are not asked about a word that was said before its speaker had the turn.
-
-    An agent that has the turn, and has not begun, is given it again when somebody has put in a word before it.
+    An agent that has the turn, and has not begun, is given it again after an interjection.
     """
     state = fold.state
-    decision = Wait() if envelope.event_data.get(ASIDE) is True else laws.decide(fold, envelope)
+    decision = Wait() if envelope.event_data.get(ASIDE_FIELD) is True else ruleset.decide(fold, envelope)
     if not state.interjected or not state.owed or not isinstance(decision, Wait) or decision.reason:
         return decision
     begun = any(turn.epoch for turn in state.owed)
     return decision if begun else Assign(state.speakers, "interjection", errors=decision.errors)
 
 
-def _carried_out(decision: Decision, state: State, cause: Envelope) -> tuple[Envelope, ...]:
-    outcome = _outcome(decision, state, cause)
-    told = () if outcome is None else (outcome,)
-    return (*(_trouble(error, cause.envelope_id) for error in decision.errors), *told) if decision.errors else told
+def _decision_drafts(decision: Decision, state: State, cause: Envelope) -> tuple[Envelope, ...]:
+    outcome, because = _outcome_draft(decision, state, cause), cause.envelope_id
+    errors = [
+        hub_draft(EV_RULE_FAILED, {"rule": each.rule, "error": each.error}, cause=because, audience=[OPERATORS])
+        for each in decision.errors
+    ]
+    return (*errors, outcome) if outcome is not None else tuple(errors)
 
 
-def _outcome(decision: Decision, state: State, cause: Envelope) -> Envelope | None:
+def _outcome_draft(decision: Decision, state: State, cause: Envelope) -> Envelope | None:
     because = cause.envelope_id
     match decision:
         case Wait(reason=""):
             return None
         case Wait(reason=reason):
-            return said_by_hub(EV_CHANNEL_PAUSED, {"reason": reason}, cause=because)
+            return hub_draft(EV_CHANNEL_PAUSED, {"reason": reason}, cause=because)
         case Assign(speakers=()):
-            return _closing("nobody_is_next", because)
+            return _closing_draft("nobody_is_next", because)
         case Assign(speakers=speakers) if not state.participants.keys() >= set(speakers):
             stranger = next(name for name in speakers if name not in state.participants)
-            return _closing(f"unknown_speaker:{stranger}", because)
+            return _closing_draft(f"unknown_speaker:{stranger}", because)
         case Assign():
-            return _assignment(decision, cause)
+            return _assignment_draft(decision, cause)
         case Close(reason=reason):
-            return _closing(reason, because)
+            return _closing_draft(reason, because)
         case _:
-            raise TypeError(f"decide returned {shown(decision)}; return Assign, Wait or Close")
+            raise TypeError(f"decide returned {describe(decision)}; return Assign, Wait or Close")
 
 
-def _assignment(decision: Assign, cause: Envelope) -> Envelope:
-    """That somebody has the turn. Whoever may not see what they are to answer is told at least that."""
+def _assignment_draft(decision: Assign, cause: Envelope) -> Envelope:
+    """Who has the turn. A speaker that may not see what it is to answer sees at least this."""
     data: Json = {"speakers": list(decision.speakers), "reason": decision.reason}
     if decision.rule is not None:
         data["rule"] = decision.rule
     unaware = (name for name in decision.speakers if not visible_to(cause, name))
-    return said_by_hub(EV_TURN_ASSIGNED, data, cause=cause.envelope_id, audience=[OPERATORS, *unaware])
+    return hub_draft(EV_TURN_ASSIGNED, data, cause=cause.envelope_id, audience=[OPERATORS, *unaware])
 
 
-def _trouble(error: RuleError, cause: str) -> Envelope:
-    return said_by_hub(EV_RULE_FAILED, {"rule": error.rule, "error": error.error}, cause=cause, audience=[OPERATORS])
+def _closing_draft(reason: str, cause: str | None) -> Envelope:
+    return hub_draft(EV_CHANNEL_CLOSED, {"reason": reason}, cause=cause)
 
 
-def _closing(reason: str, cause: str | None) -> Envelope:
-    return said_by_hub(EV_CHANNEL_CLOSED, {"reason": reason}, cause=cause)
-
-
-def turn_failed(turn: Turn, reason: str, detail: str, *, cause: str | None, agent: str = "") -> Envelope:
-    """That this turn ended without an answer, for everybody who heard what it was to answer."""
+def turn_failed_draft(turn: Turn, reason: str, detail: str, *, cause: str | None, agent: str = "") -> Envelope:
+    """The failure of a turn, for all that heard what it was to answer."""
     data: Json = {"turn": turn.turn_id, "speaker": turn.speaker, "reason": reason, "detail": detail}
     if agent:
         data["agent"] = agent
-    return said_by_hub(EV_TURN_FAILED, data, cause=cause, audience=audience_of(turn))
+    return hub_draft(EV_TURN_FAILED, data, cause=cause, audience=turn_audience(turn))
 
 
-def audience_of(turn: Turn) -> list[str] | None:
-    """Who is told of a turn; None is everybody."""
+def turn_audience(turn: Turn) -> list[str] | None:
+    """Who sees the answer and the failure of a turn; None for all participants."""
     return None if turn.audience is None else list(turn.audience)
 
 
-def next_to_answer(state: State, turn: Turn) -> str:
+def starting_agent(state: State, turn: Turn) -> str:
     """The agent of a team that a turn would begin with; "" for the speaker itself, and once the turn was claimed."""
     return "" if turn.epoch else state.active.get(turn.speaker, "")
 
 
-def _overdue(turn: Turn) -> tuple[str, str]:
+def _overdue_reason(turn: Turn) -> tuple[str, str]:
     if not turn.epoch:
         return "not_run", f"no hub in which {turn.speaker!r} is registered has run it"
     return "deadline", "it was not finished in time"
-
-
-def _after_failure(laws: Laws, fold: Fold, failed: Failed) -> Decision:
-    """Who goes on when an agent could not: in a free channel whoever else speaks in it, in an ordered one a person.
-
-    If others who were given the turn with it have answered, the rules go on from the last of them. If they have all
-    failed, the rules for that are read; a group that fails again and again is given up.
-    """
-    state, reason = fold.state, f"turn_failed:{failed.reason}"
-    if not state.ordered:
-        attended = any(kind != "agent" for kind in state.participants.values())
-        return Wait("" if attended or state.owed else reason)
-    if state.speakers:
-        return Wait()
-    if state.turn_count > state.assigned_turns and state.last_speaker_id is not None:
-        in_turn = Fold(msgspec.structs.replace(state, interjected=False), fold.memories)
-        return laws.decide(in_turn, _stand_in(state, state.last_speaker_id))
-    recovered: Decision = Wait()
-    if state.group and state.failures < MOST_TRIES * len(state.group):
-        recovered = laws.recover(fold, _nothing_said(state, failed.speaker))
-    if not isinstance(recovered, Wait):
-        return recovered
-    person = next((name for name, kind in state.participants.items() if kind == "human"), None)
-    errors = recovered.errors
-    return Close(reason, errors=errors) if person is None else Assign((person,), reason, errors=errors)
-
-
-def _nothing_said(state: State, speaker: str) -> Envelope:
-    """What stands for the answer that a speaker did not give, so that rules can be asked."""
-    blank: Json = {"body": ""}
-    at, place = state.updated_at, state.sequence
-    return Envelope("", state.channel_id, speaker, None, EV_PACKET, blank, created_at=at, sequence=place)
-
-
-def _stand_in(state: State, speaker: str) -> Envelope:
-    """The last answer, as far as the state remembers it."""
-    return Envelope(
-        state.last_envelope_id or "",
-        state.channel_id,
-        speaker,
-        None,
-        EV_PACKET,
-        {"body": "", "routing": data_of(state.routing)},
-        sequence=state.sequence,
-        created_at=state.updated_at,
-    )

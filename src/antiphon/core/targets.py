@@ -11,12 +11,12 @@ from typing import ClassVar, Protocol, TypeVar, cast
 import msgspec
 from msgspec.structs import force_setattr
 
-from antiphon.core.conditions import check_word
+from antiphon.core.conditions import check_text_field
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import RulesInvalid
-from antiphon.core.naming import Names
+from antiphon.core.registry import Registry
 from antiphon.core.state import State
-from antiphon.core.words import shown
+from antiphon.core.text import describe
 
 
 class TransitionDecision(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class TransitionTarget(Protocol):
 
 T = TypeVar("T", bound=type[TransitionTarget])
 
-TARGETS: Names[TransitionTarget] = Names("target", "resolve")
+TARGETS: Registry[TransitionTarget] = Registry("target", "resolve")
 
 
 def register_target(target: T) -> T:
@@ -53,7 +53,7 @@ class AgentTarget(msgspec.Struct, frozen=True):
     agent_id: str
 
     def __post_init__(self) -> None:
-        check_word(self, "agent_id", "a name")
+        check_text_field(self, "agent_id", "a name")
 
     def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
         return TransitionDecision(self.agent_id)
@@ -68,9 +68,9 @@ class AgentsTarget(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         given = self.agent_ids
         if not isinstance(given, list | tuple) or not given or not all(isinstance(each, str) for each in given):
-            raise RulesInvalid(f"agent_ids of agents is {shown(given)}; give a list of at least one name")
+            raise RulesInvalid(f"agent_ids of agents is {describe(given)}; give a list of at least one name")
         if len(set(given)) < len(given):
-            raise RulesInvalid(f"agent_ids of agents is {shown(given)}; name everybody once")
+            raise RulesInvalid(f"agent_ids of agents is {describe(given)}; name everybody once")
         force_setattr(self, "agent_ids", tuple(given))
 
     def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
@@ -78,13 +78,13 @@ class AgentsTarget(msgspec.Struct, frozen=True):
 
 
 class RoundRobinTarget(msgspec.Struct, frozen=True):
-    """Whoever comes after the last speaker in the order of the participants. A word put in moves nothing."""
+    """The participant after the last speaker, in their order. An interjection moves nothing."""
 
     name: ClassVar[str] = "round_robin"
 
     def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
         if state.interjected and state.speakers:
-            return _holders(state)
+            return _current_speakers(state)
         order = state.participant_order
         last = state.last_speaker_id
         return TransitionDecision(order[(order.index(last) + 1) % len(order)] if last in order else order[0])
@@ -96,11 +96,13 @@ class StayTarget(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "stay"
 
     def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
-        return _holders(state) if state.interjected and state.speakers else TransitionDecision(envelope.sender_id)
+        return (
+            _current_speakers(state) if state.interjected and state.speakers else TransitionDecision(envelope.sender_id)
+        )
 
 
 class RevertToInitiatorTarget(msgspec.Struct, frozen=True):
-    """Whoever opened the channel."""
+    """The participant that opened the channel."""
 
     name: ClassVar[str] = "revert_to_initiator"
 
@@ -109,30 +111,22 @@ class RevertToInitiatorTarget(msgspec.Struct, frozen=True):
 
 
 class TerminateTarget(msgspec.Struct, frozen=True):
-    """Nobody: the channel ends, and this is why."""
+    """No participant: the channel ends, for this reason."""
 
     name: ClassVar[str] = "terminate"
     reason: str = "terminated"
 
     def __post_init__(self) -> None:
-        check_word(self, "reason", "a text")
+        check_text_field(self, "reason", "a text")
 
     def resolve(self, state: State, envelope: Envelope) -> TransitionDecision:
         return TransitionDecision(None, self.reason)
 
 
-BUILT_IN = (
-    AgentTarget,
-    AgentsTarget,
-    RoundRobinTarget,
-    StayTarget,
-    RevertToInitiatorTarget,
-    TerminateTarget,
-)
-TARGETS.build_in(*BUILT_IN)
+TARGETS.add_built_in(AgentTarget, AgentsTarget, RoundRobinTarget, StayTarget, RevertToInitiatorTarget, TerminateTarget)
 
 
-def named_in(target: TransitionTarget) -> tuple[str, ...]:
+def target_participants(target: TransitionTarget) -> tuple[str, ...]:
     """The participants that a target of ours names."""
     match target:
         case AgentTarget(agent_id):
@@ -143,5 +137,5 @@ def named_in(target: TransitionTarget) -> tuple[str, ...]:
             return ()
 
 
-def _holders(state: State) -> TransitionDecision:
+def _current_speakers(state: State) -> TransitionDecision:
     return TransitionDecision(state.speakers[0], speakers=state.speakers)

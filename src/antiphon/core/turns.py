@@ -1,45 +1,70 @@
-"""What the owner of a turn may record: that it claims it, what its calls came to, and how it ended.
+"""What the owner of a turn records (claim, entries, release, end), as plans, and its calls read back from the log.
 
-Rule 1: only the latest claim of a turn may write. Everybody else is `fenced`: told so, with nothing recorded.
+`engines/journal.py` submits what is planned here.
+
+Rule 1: only the latest claim of a turn may write. Any other is `fenced`: refused, with nothing recorded.
 Rule 2: what ends a turn is recorded together with the last of its journal, or neither is.
-Rule 3: nothing here waits, stores or runs anything. Time and ids come in as arguments.
+Rule 3: a call is known by its position in the turn. What it asks for is compared by digest.
+Rule 4: a call that has started and has no outcome was in flight when its process died.
+Rule 5: nothing here waits, stores or runs anything. Time and ids come in as arguments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-from antiphon.core.envelope import OPERATORS, Envelope
-from antiphon.core.events import EV_CHANNEL_CLOSED, EV_TURN_CLAIMED, EV_TURN_RELEASED, Json, data_of
-from antiphon.core.guard import Deny, Later
-from antiphon.core.ids import IdSource
-from antiphon.core.instants import Instant
-from antiphon.core.laws import Fold, Laws
+from antiphon.core.codec import digest_of
+from antiphon.core.envelope import HUB, OPERATORS, Envelope, IdSource, Instant, Json
+from antiphon.core.event_data import Deny, data_of, event_of
+from antiphon.core.events import EV_CHANNEL_CLOSED
+from antiphon.core.execution_events import (
+    EV_TURN_CLAIMED,
+    EV_TURN_RELEASED,
+    CallCleared,
+    CallConflicted,
+    CallFailed,
+    CallFinished,
+    CallRetried,
+    CallStarted,
+)
+from antiphon.core.guard import Later
+from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State, Turn
-from antiphon.core.step import Admitted, next_to_answer, pending, record, recorded, said_by_hub, step, turn_failed
+from antiphon.core.step import (
+    Admitted,
+    hub_draft,
+    pending_turns,
+    record,
+    record_all,
+    starting_agent,
+    step,
+    turn_failed_draft,
+)
 
 FENCED = "fenced"
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """The right to write to a turn, until somebody claims it again."""
+class TurnClaim(msgspec.Struct, frozen=True):
+    """The right to write to a turn, until it is claimed again."""
 
     turn_id: str
     epoch: int
 
 
-class Work(msgspec.Struct, frozen=True):
-    """Entries for the journal of a turn, by whoever has claimed it."""
+class JournalBatch(msgspec.Struct, frozen=True):
+    """Entries for the journal of a turn, under a claim."""
 
-    claim: Claim
+    claim: TurnClaim
     entries: tuple[Envelope, ...] = ()
 
-    def and_then(self, entry: Envelope) -> Work:
+    def with_entry(self, entry: Envelope) -> JournalBatch:
         """The same, and one more."""
-        return Work(self.claim, (*self.entries, entry))
+        return JournalBatch(self.claim, (*self.entries, entry))
 
 
-class Failure(msgspec.Struct, frozen=True):
+class TurnFailure(msgspec.Struct, frozen=True):
     """Why a turn ends without an answer. `reason` is a stable word; `detail` is for the person reading."""
 
     reason: str
@@ -48,7 +73,7 @@ class Failure(msgspec.Struct, frozen=True):
     """The agent of the speaker's team that was active; "" if it is not known."""
 
 
-class Ending(msgspec.Struct, frozen=True):
+class TurnEnding(msgspec.Struct, frozen=True):
     """How a turn ends: what its speaker says, and whether the channel ends with it."""
 
     said: tuple[Envelope, ...]
@@ -60,73 +85,134 @@ def owed_turn(state: State, turn_id: str) -> Turn | None:
     return next((turn for turn in state.owed if turn.turn_id == turn_id), None)
 
 
-def claimed(fold: Fold, seen: Turn, owner: str, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
-    """Claim a turn as it was seen. Whoever has claimed it meanwhile keeps it."""
-    now = next((turn for turn in pending(fold.state) if turn.turn_id == seen.turn_id), None)
+def claim_turn(
+    fold: Fold, seen: Turn, owner: str, *, ruleset: Ruleset, at: Instant, new_id: IdSource
+) -> Admitted | Deny:
+    """Claim a turn as it was seen. A claim made meanwhile wins."""
+    now = next((turn for turn in pending_turns(fold.state) if turn.turn_id == seen.turn_id), None)
     if now is None or now.epoch != seen.epoch:
-        return Deny(FENCED, f"turn {seen.turn_id} has ended, or somebody else has claimed it")
+        return Deny(FENCED, f"turn {seen.turn_id} has ended, or was claimed meanwhile")
     data: Json = {"turn": seen.turn_id, "epoch": seen.epoch + 1, "owner": owner}
-    return record(fold, noted(EV_TURN_CLAIMED, data, cause=seen.cause), laws=laws, at=at, new_id=new_id)
+    return record(fold, journal_draft(EV_TURN_CLAIMED, data, cause=seen.cause), ruleset=ruleset, at=at, new_id=new_id)
 
 
-def written(fold: Fold, work: Work, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
+def write_entries(
+    fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: Instant, new_id: IdSource
+) -> Admitted | Deny:
     """Record entries of the journal."""
-    refusal = _fenced(fold.state, work.claim)
-    return refusal or recorded(fold, work.entries, laws=laws, at=at, new_id=new_id)
+    refusal = _check_claim(fold.state, work.claim)
+    return refusal or record_all(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
 
 
-def released(fold: Fold, work: Work, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
-    """Put a turn back in order, to be run again later."""
-    note = noted(EV_TURN_RELEASED, {"turn": work.claim.turn_id, "epoch": work.claim.epoch})
-    return written(fold, work.and_then(note), laws=laws, at=at, new_id=new_id)
+def release_turn(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: Instant, new_id: IdSource) -> Admitted | Deny:
+    """Give a turn back, to be resumed later. This is no crash."""
+    note = journal_draft(EV_TURN_RELEASED, {"turn": work.claim.turn_id, "epoch": work.claim.epoch})
+    return write_entries(fold, work.with_entry(note), ruleset=ruleset, at=at, new_id=new_id)
 
 
-def ended(fold: Fold, work: Work, ending: Ending, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
-    """End a turn with what its speaker says, which is judged like everything that anybody says."""
-    admitted = written(fold, work, laws=laws, at=at, new_id=new_id)
+def end_turn(
+    fold: Fold, work: JournalBatch, ending: TurnEnding, *, ruleset: Ruleset, at: Instant, new_id: IdSource
+) -> Admitted | Deny:
+    """End a turn with what its speaker says, which is judged like all speech."""
+    admitted = write_entries(fold, work, ruleset=ruleset, at=at, new_id=new_id)
     if isinstance(admitted, Deny):
         return admitted
     batch, fold = list(admitted.batch), admitted.fold
     for draft in ending.said:
-        spoken = step(fold, draft, laws=laws, at=at, new_id=new_id)
-        assert not isinstance(spoken, Later), "whoever holds the turn does not wait for it"
+        spoken = step(fold, draft, ruleset=ruleset, at=at, new_id=new_id)
+        assert not isinstance(spoken, Later), "the speaker that holds the turn does not wait for it"
         if isinstance(spoken, Deny):
             return spoken
         batch.extend(spoken.batch)
         fold = spoken.fold
     if ending.close is not None and not fold.state.ended:
         data: Json = {"reason": ending.close, "by": ending.said[-1].sender_id}
-        closing = said_by_hub(EV_CHANNEL_CLOSED, data, cause=batch[-1].envelope_id if batch else None)
-        closed = record(fold, closing, laws=laws, at=at, new_id=new_id)
+        closing = hub_draft(EV_CHANNEL_CLOSED, data, cause=batch[-1].envelope_id if batch else None)
+        closed = record(fold, closing, ruleset=ruleset, at=at, new_id=new_id)
         batch.extend(closed.batch)
         fold = closed.fold
     return Admitted(tuple(batch), fold)
 
 
-def failed(fold: Fold, work: Work, failure: Failure, *, laws: Laws, at: Instant, new_id: IdSource) -> Admitted | Deny:
+def fail_turn(
+    fold: Fold, work: JournalBatch, failure: TurnFailure, *, ruleset: Ruleset, at: Instant, new_id: IdSource
+) -> Admitted | Deny:
     """End a turn without an answer."""
     turn = owed_turn(fold.state, work.claim.turn_id)
     if turn is None:
-        return _gone(work.claim)
-    agent = failure.agent or next_to_answer(fold.state, turn)
-    note = turn_failed(turn, failure.reason, failure.detail, cause=turn.cause, agent=agent)
-    return written(fold, work.and_then(note), laws=laws, at=at, new_id=new_id)
+        return _ended_denial(work.claim)
+    agent = failure.agent or starting_agent(fold.state, turn)
+    note = turn_failed_draft(turn, failure.reason, failure.detail, cause=turn.cause, agent=agent)
+    return write_entries(fold, work.with_entry(note), ruleset=ruleset, at=at, new_id=new_id)
 
 
-def noted(event_type: str, event: Json | msgspec.Struct, *, cause: str | None = None) -> Envelope:
+def journal_draft(event_type: str, event: Json | msgspec.Struct, *, cause: str | None = None) -> Envelope:
     """A draft for the journal: in the hub's name, for operators."""
     data = data_of(event) if isinstance(event, msgspec.Struct) else event
-    return said_by_hub(event_type, data, cause=cause, audience=[OPERATORS])
+    return hub_draft(event_type, data, cause=cause, audience=[OPERATORS])
 
 
-def _fenced(state: State, claim: Claim) -> Deny | None:
+def _check_claim(state: State, claim: TurnClaim) -> Deny | None:
     turn = owed_turn(state, claim.turn_id)
     if turn is None:
-        return _gone(claim)
+        return _ended_denial(claim)
     if turn.epoch != claim.epoch:
         return Deny(FENCED, f"turn {claim.turn_id} was claimed again, by {turn.owner}: {turn.epoch} > {claim.epoch}")
     return None
 
 
-def _gone(claim: Claim) -> Deny:
+def _ended_denial(claim: TurnClaim) -> Deny:
     return Deny(FENCED, f"turn {claim.turn_id} has ended")
+
+
+class CallRecord(msgspec.Struct, frozen=True):
+    """One call as far as it is known."""
+
+    started: CallStarted | None = None
+    outcome: CallFinished | CallFailed | None = None
+    conflicted: bool = False
+    """Whether it is recorded already that something else was asked for here."""
+    retries: int = 0
+    """How many retries are recorded, over all attempts at the turn."""
+
+    @property
+    def in_flight(self) -> bool:
+        return self.started is not None and self.outcome is None
+
+
+EMPTY_CALL_RECORD = CallRecord()
+CallEvent = CallStarted | CallFinished | CallFailed | CallRetried | CallCleared | CallConflicted
+Journal = dict[int, CallRecord]
+
+
+def journal_of(log: Iterable[Envelope], turn_id: str) -> Journal:
+    """The calls of a turn by position."""
+    journal: Journal = {}
+    for envelope in log:
+        event = event_of(envelope) if envelope.sender_id == HUB else None
+        if isinstance(event, CallEvent) and event.turn == turn_id:
+            journal[event.index] = _apply_call_event(journal.get(event.index, EMPTY_CALL_RECORD), event)
+    return journal
+
+
+def _apply_call_event(entry: CallRecord, event: CallEvent) -> CallRecord:
+    match event:
+        case CallStarted():
+            return CallRecord(event, retries=entry.retries)
+        case CallFinished() | CallFailed():
+            return msgspec.structs.replace(entry, outcome=event)
+        case CallRetried():
+            return msgspec.structs.replace(entry, retries=entry.retries + 1)
+        case CallCleared():
+            return EMPTY_CALL_RECORD
+        case CallConflicted():
+            return msgspec.structs.replace(entry, conflicted=True)
+
+
+def idempotency_key(state: State, turn: Turn, index: int, *, tool: str, tenant: str) -> str:
+    """The same for every attempt at one call, and for no other call: its position, not its words.
+
+    A channel's id may be derived from a name, and be the same elsewhere; when it was created is not.
+    """
+    run = [tenant, state.channel_id, state.created_at, turn.turn_id, turn.cause]
+    return digest_of({"v": 1, "run": run, "index": index, "tool": tool})

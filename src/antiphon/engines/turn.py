@@ -1,338 +1,333 @@
-"""How an attempt at a turn goes: claim, view, loop, answer. The same on every store and every engine.
+"""One attempt at a turn: take over or pause, claim, read the journal, drive the loop, record the ending.
 
-Rule 1: whatever happens, the turn ends, is put back in order, or waits for a person; and the log says which.
-Rule 2: who is fenced drops what it knows. Only the log counts.
-Rule 3: a turn that was in progress when a process died pauses first (`recovery`), then runs exclusively among such
-        turns (`suspects`) until one of its calls has returned.
+A first attempt claims the turn with its first `call.started`. A later one claims before it reads, so that no earlier
+owner writes behind it.
+
+Rule 1: in every case the turn ends, is released, or waits for a person; and the log says which.
+Rule 2: a fenced attempt drops its results. Only the log counts.
+Rule 3: a turn that was in progress when a process died pauses first (`crash_recovery`), then runs exclusively among
+        such turns until one of its calls has returned.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable
 
-from antiphon.agents.context import Judge
+from antiphon.agents.call_results import Handoff
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.history import History
-from antiphon.agents.loop import Said, drive, take_turn
-from antiphon.agents.nesting import running_turn, taking
-from antiphon.agents.scene import Manner
-from antiphon.agents.steps import Misstep
-from antiphon.agents.team import shown_path
-from antiphon.core.draft import check_event
-from antiphon.core.envelope import Envelope
+from antiphon.agents.loop import TurnResult, drive, take_turn
+from antiphon.agents.progress import Progress
+from antiphon.agents.steps import StepError
+from antiphon.agents.team import format_member_path, parse_member_path
+from antiphon.core.envelope import Envelope, Json, add_seconds, match_name
 from antiphon.core.errors import Denied, StoreError, TooLarge
-from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CONTEXT_SET
-from antiphon.core.guard import Deny
-from antiphon.core.instants import after
-from antiphon.core.journal import journal_of
-from antiphon.core.state import Turn
-from antiphon.core.step import pending, record, said_by_hub
-from antiphon.core.turns import FENCED, Ending, Failure, owed_turn
-from antiphon.core.words import told
-from antiphon.engines.alarms import Alarms
-from antiphon.engines.entering import Entrance
-from antiphon.engines.lag import WATCH
-from antiphon.engines.manners import beginning, day_of, hearers_of, in_packets, packet_of, refusing, texts_of, view_of
-from antiphon.engines.means import Book, Failing, InDoubt, Means, Stopped
-from antiphon.engines.notes import Fenced, Notes
-from antiphon.engines.performing import Performance
-from antiphon.engines.place import Place
-from antiphon.engines.protocol import Attempt
-from antiphon.engines.recovery import has_crashed, record_crash, rests_until
-from antiphon.engines.suspects import SuspectGate, TurnRun
-from antiphon.engines.tracing import Trace, Tracing
+from antiphon.core.event_data import check_event, data_of
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Routing
+from antiphon.core.state import State, Turn
+from antiphon.core.step import hub_draft, pending_turns
+from antiphon.core.text import describe_error
+from antiphon.core.turns import FENCED, TurnEnding, TurnFailure, owed_turn
+from antiphon.engines.crash_recovery import GatedTurn, SuspectGate, crash_pause_end, has_crashed, record_crash
+from antiphon.engines.effect_handler import EffectHandler
+from antiphon.engines.engine import Attempt, current_turn_key, running_turn, waits_for_nothing
+from antiphon.engines.environment import HistoryCache, TurnEnvironment, TurnRun
+from antiphon.engines.journal import (
+    CallInDoubt,
+    EngineStopping,
+    TurnFailedError,
+    TurnFencedError,
+    TurnJournal,
+    read_entries,
+)
+from antiphon.engines.tracing import TurnTracer
+from antiphon.engines.user_code import LOOP_WATCH
+from antiphon.hub.admission import RecordDraft
+from antiphon.hub.clock import TimerQueue
 from antiphon.hub.live import LiveChannel
 
-log = logging.getLogger("antiphon.engine")
+logger = logging.getLogger("antiphon.engine")
 
-GONE = "it answered last, and is no longer in the team; {} answers itself"
-HISTORIES = 1024
-"""How many channels are remembered as their agents see them."""
-TIDY_EVERY = 64
-HISTORY_CHARACTERS = 16 * 1024 * 1024
-"""And how much text there is in them, together."""
+ACTIVE_AGENT_GONE = "it answered last, and is no longer in the team; {} answers itself"
 
 
-class Turns:
+class TurnHandler:
     """Runs the turns of the agents that are registered here."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.alarms = Alarms(place.clock)
-        """The deadlines of calls. Somebody must let them run."""
-        self._histories: OrderedDict[tuple[str, str, bool], History] = OrderedDict()
-        self._turns = 0
-        self._gate = SuspectGate(_Owed(place))
-        self._tracing = Tracing()
+    def __init__(self, environment: TurnEnvironment) -> None:
+        self._environment = environment
+        self.timers = TimerQueue(environment.clock)
+        """The deadlines of calls. The hub runs them in a task of its own."""
+        self._histories = HistoryCache()
+        self.forget = self._histories.forget
+        self._gate = SuspectGate(_LoadedOwedWork(environment))
+        self._tracing = TurnTracer()
 
     async def __call__(self, attempt: Attempt) -> None:
-        """Run a turn, if it is still owed and nobody who lives has claimed it."""
-        limit, job = self._place.limit, attempt.job
+        """Run a turn, if it is still owed and no live process has claimed it."""
+        limit, job = self._environment.limit, attempt.job
         try:
-            await self._attempt(attempt)
+            live = await self._environment.channels.get(job.channel_id)
+            turn = next((turn for turn in pending_turns(live.state) if turn.turn_id == job.turn_id), None)
+            agent = self._environment.agents.get(job.speaker)
+            if turn is None or agent is None:
+                return
+            with self._environment.definitions.running(agent):
+                await self._start_turn(attempt, live, agent, turn=turn)
         finally:
-            limit.over(job) if attempt.again is None else limit.wait_outside(job.job_id)
+            limit.turn_over(job) if attempt.again is None else limit.release_slot(job.job_id)
 
-    async def _attempt(self, attempt: Attempt) -> None:
-        job = attempt.job
-        live = await self._place.channels.get(job.channel_id)
-        turn = next((turn for turn in pending(live.state) if turn.turn_id == job.turn_id), None)
-        agent = self._place.agents.get(job.speaker)
-        if turn is None or agent is None:
-            return
-        with self._place.definitions.running(agent):
-            await self._begun(attempt, live, agent, turn=turn)
-
-    async def _begun(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
-        """Run the turn with this definition of its agent, unless a live process has claimed it."""
-        job, clock = attempt.job, self._place.clock
+    async def _start_turn(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
+        """Run the turn with this definition of its agent, unless another owner lives, or a crash comes first."""
+        job, clock = attempt.job, self._environment.clock
         if turn.owner and not await attempt.takeover(turn.owner):
-            attempt.again = after(clock.now(), attempt.patience)
+            attempt.again = add_seconds(clock.now(), attempt.patience)
             return
-        if turn.epoch and await self._place.delegates.forsaken(live.state):
+        if turn.epoch and await self._environment.delegates.is_abandoned(live.state):
             return
         if has_crashed(turn, attempt.owner):
             attempt.ending = True  # the suspension of a turn makes its job not owed, which would cut this off
-            entries = await self._entries(live, turn)
-            await record_crash(live, turn, entries, limit=agent.limits.crashes, new_id=self._place.new_id)
+            entries = await read_entries(live, turn)
+            await record_crash(live, turn, entries, limit=agent.limits.crashes, new_id=self._environment.new_id)
             attempt.again = clock.now()
             return
-        attempt.again = rests_until(turn, clock.now())
+        attempt.again = crash_pause_end(turn, clock.now())
         if attempt.again is None:
-            taking.set((job.channel_id, job.speaker))
-            await self._admitted(attempt, live, agent, turn=turn)
+            current_turn_key.set((job.channel_id, job.speaker))
+            await self._run_gated(attempt, live, agent, turn=turn)
 
-    async def _admitted(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
+    async def _run_gated(self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn) -> None:
         """Run the turn; if it was in progress during a crash, not beside other such turns."""
-        run = TurnRun(self._gate, live.state.channel_id, turn.speaker, crashes=turn.crashes)
-        running_turn.set(run)  # always: a task may have been made in the context of another turn
-        if run.is_suspect:
-            self._place.limit.wait_outside(attempt.job.job_id)  # it may have to wait for other suspects
+        gated = GatedTurn(self._gate, live.state.channel_id, turn.speaker, crashes=turn.crashes)
+        running_turn.set(gated)  # always: a task may have been made in the context of another turn
+        if gated.is_suspect:
+            self._environment.limit.release_slot(attempt.job.job_id)  # it may have to wait for other suspects
         try:
-            if not await run.enter(attempt.stopping):
+            if not await gated.enter(attempt.stopping):
                 return
-            if run.is_suspect and await self._place.delegates.forsaken(live.state):
+            if gated.is_suspect and await self._environment.delegates.is_abandoned(live.state):
                 return
-            await self._traced(attempt, live, agent, turn=turn, run=run)
+            workflow = live.ruleset.traits.ends_in == "packet"
+            with LOOP_WATCH.watching(), self._tracing.turn(live.state, turn, workflow=workflow) as trace:
+                run = TurnRun(
+                    self._environment, self.timers, self._histories, attempt, live, turn, agent, trace, gated.clear
+                )
+                await self._run(TurnJournal(run))
         finally:
-            run.leave()
+            gated.leave()
+            attempt.waits_for_tasks = waits_for_nothing  # it refers to the run, which refers back: a cycle to collect
 
-    async def _traced(
-        self, attempt: Attempt, live: LiveChannel, agent: Declaration, *, turn: Turn, run: TurnRun
-    ) -> None:
-        notes = Notes(live, turn, attempt.owner, clock=self._place.clock, new_id=self._place.new_id)
-        notes.progressed = run.clear
-        with WATCH.watching(), self._tracing.turn(live.state, turn, workflow=in_packets(live)) as trace:
-            await self._run(attempt, notes, agent, trace=trace)
+    async def _run(self, journal: TurnJournal) -> None:
+        """Take the turn to its end, and record how an attempt ends that has no answer.
 
-    async def _run(self, attempt: Attempt, notes: Notes, agent: Declaration, *, trace: Trace) -> None:
-        live, turn = notes.live, notes.turn
+        The order of the clauses is the meaning. Inside, `_answer` turns what goes wrong with the agent, its steps and
+        its answer into a failure of the turn. Out here arrive the ends of the attempt that are no end of the turn, also
+        when they come from recording that failure: so `Denied` means that even the failure was refused.
+        """
+        run, attempt = journal.run, journal.run.attempt
         try:
-            failure = await self._answered(attempt, notes, agent, trace=trace)
+            failure = await self._answer(journal)
+            # From here on the engine must not cancel: a turn whose end is half recorded would be run again.
             attempt.ending = True
             if failure is not None:
-                trace.failed(failure.reason)
-                await notes.fail(failure)
-        except Fenced as fenced:
-            trace.failed(FENCED)
-            await self._dropped(attempt, notes, str(fenced))
-        except InDoubt as doubt:
-            self._waits(attempt, notes, str(doubt))
-        except Stopped:
-            await self._put_back(notes)
+                run.trace.failed(failure.reason)
+                await journal.end(failure)
+        except TurnFencedError as fenced:
+            run.trace.failed(FENCED)
+            await self._drop_turn(journal, str(fenced))
+        except CallInDoubt as doubt:
+            self._leave_to_person(run, str(doubt))
+        except EngineStopping:
+            await self._release_turn(journal)
         except Denied as denied:
-            trace.failed(denied.reason)
-            await self._closed(live, turn, denied)
+            run.trace.failed(denied.reason)
+            await self._close_channel(run, denied)
         except asyncio.CancelledError:
             attempt.ending = True
             if attempt.lost.is_set():
-                await self._fenced(live, turn, "its lease was lost")
-            await self._put_back(notes)  # also after a lost lease: this process lives, so that it was no crash
+                await self._record_fenced(run, "its lease was lost")
+            await self._release_turn(journal)  # also after a lost lease: this process lives, so that it was no crash
             raise
 
-    async def _answered(self, attempt: Attempt, notes: Notes, agent: Declaration, *, trace: Trace) -> Failure | None:
-        """Take the turn to its end; why there is no answer, if there is none."""
+    async def _answer(self, journal: TurnJournal) -> TurnFailure | None:
+        """Drive the turn, and record its answer. Returns the failure if there is no answer, else None."""
+        run = journal.run
         try:
-            if notes.turn.epoch:
-                await notes.claim()
-            said, performance = await self._taken(attempt, notes, agent, trace=trace)
-            attempt.ending = True
-            await notes.end(self._ending(notes, agent, said, performance=performance))
-        except Failing as failing:
+            if run.turn.epoch:
+                await journal.claim()  # before the journal is read: behind the claim no earlier owner writes
+            said = await self._drive(journal)
+            run.attempt.ending = True
+            await journal.end(_ending(run, said))
+        except TurnFailedError as failing:
             return failing.failure
         except Denied as denied:
-            return Failure(f"refused:{denied.reason}", denied.detail)
+            return TurnFailure(f"refused:{denied.reason}", denied.detail)
         except TooLarge as error:
-            return Failure("too_large", str(error))
-        except Misstep as error:
-            return Failure("step_error", str(error))
-        except (StoreError, Fenced, InDoubt, Stopped):
-            raise
+            return TurnFailure("too_large", str(error))
+        except StepError as error:
+            return TurnFailure("step_error", str(error))
+        except (StoreError, TurnFencedError, CallInDoubt, EngineStopping):
+            raise  # no failure of the turn: it must stay above the clause for every other error
         except Exception as error:
-            log.exception("turn %s of %s failed", notes.turn.turn_id, notes.live.state.channel_id)
-            return Failure("turn_error", told(error))
+            logger.exception("turn %s of %s failed", run.turn_id, run.channel_id)
+            return TurnFailure("turn_error", describe_error(error))
         return None
 
-    async def _taken(
-        self, attempt: Attempt, notes: Notes, agent: Declaration, *, trace: Trace
-    ) -> tuple[Said, Performance]:
-        live, turn, place = notes.live, notes.turn, self._place
-        refusal = refusing(live, agent.name)
-        means = Means(
-            alarms=self.alarms,
-            clock=place.clock,
-            feed=place.feed,
-            judge=_judge(live),
-            refusal=refusal,
-            delegates=place.delegates,
-            stopping=attempt.stopping,
-            limit=place.limit,
-            trace=trace,
-            tenant=place.tenant,
-        )
-        entries = await self._entries(live, turn)
-        book = Book(agent.team, notes, journal=journal_of(entries, turn.turn_id), means=means, before=entries)
-        usual = view_of(live)
-        entrance = Entrance(book, lambda named: self._read(live, agent.name, named=named), usual=usual)
-        performance = Performance(book, entrance, required=live.state.knobs.get("tier") == "regulated")
-        attempt.waits_for_tasks = performance.waits_for_tasks
-        history = await self._read(live, agent.name, named=usual.named)
-        manner = Manner(refusal, day_of(live.state, turn, history))
-        progress = beginning(live.state, turn, history)
-        if progress.stored and (agent.name, *progress.stored) not in agent.team.members:
-            book.warn("active_agent_gone", (agent.name, *progress.stored), GONE.format(agent.name))
-        return await drive(take_turn(agent.team, progress, manner), performance.perform), performance
+    async def _drive(self, journal: TurnJournal) -> TurnResult:
+        run = journal.run
+        await journal.load()
+        run.state = run.live.state  # again: claiming may have waited, and the channel gone on
+        live, agent = run.live, run.agent
+        view = live.ruleset.traits.view(len(live.state.participants))
+        run.attempt.waits_for_tasks = run.waits_for_tasks
+        history = await run.read_history(view.named)
+        progress = _initial_progress(run, history)
+        active = (agent.name, *progress.last_active)
+        if progress.last_active and active not in agent.team.members:
+            journal.warn("active_agent_gone", active, ACTIVE_AGENT_GONE.format(agent.name))
+        steps = take_turn(agent.team, progress, _turn_date(run, history))
+        return await drive(steps, EffectHandler(journal, view).handle)
 
-    async def _entries(self, live: LiveChannel, turn: Turn) -> list[Envelope]:
-        """What was recorded since the turn was assigned, by earlier attempts too. The first has nothing to read."""
-        entries: list[Envelope] = []
-        cursor = turn.sequence
-        while turn.epoch and (page := await live.read(cursor)):
-            entries.extend(page)
-            cursor = page[-1].sequence
-        return entries
-
-    async def _read(self, live: LiveChannel, reader: str, *, named: bool) -> History:
-        """What was said in a channel, read to the end, where answers to earlier messages may stand."""
-        history = self._history(live.state.channel_id, reader, named=named)
-        while page := await live.read(history.cursor):
-            history.extend(page)
-        return history
-
-    def _history(self, channel_id: str, reader: str, *, named: bool) -> History:
-        key = channel_id, reader, named
-        history = self._histories.pop(key, None) or History(reader, named=named)
-        self._histories[key] = history
-        self._turns += 1
-        if len(self._histories) > HISTORIES or self._turns % TIDY_EVERY == 0:
-            self._forget()
-        return history
-
-    def forget(self, channel_id: str) -> None:
-        """Drop what is remembered of a channel whose content was erased."""
-        for key in [key for key in self._histories if key[0] == channel_id]:
-            del self._histories[key]
-
-    def _forget(self) -> None:
-        """Let go of what was not used for longest, until there is little enough left."""
-        size = sum(history.size for history in self._histories.values())
-        while len(self._histories) > HISTORIES or (size > HISTORY_CHARACTERS and len(self._histories) > 1):
-            size -= self._histories.popitem(last=False)[1].size
-
-    def _ending(self, notes: Notes, agent: Declaration, said: Said, *, performance: Performance) -> Ending:
-        live, turn, context = notes.live, notes.turn, performance.context
-        audience = hearers_of(live.state, turn, said, chosen=performance.audience)
-        known = len(agent.team.members) > 1 or agent.name in live.state.active  # a team that is gone is forgotten
-        who = shown_path((agent.name, *said.path)) if known else ""
-        private = audience is not None
-        packets = in_packets(live)
-        drafts = (
-            packet_of(live, said, context, who=who, private=private) if packets else texts_of(said, context, who=who)
-        )
-        envelopes = tuple(
-            Envelope(
-                "",
-                live.state.channel_id,
-                agent.name,
-                None if event_type == EV_CONTEXT_SET else audience,
-                event_type,
-                data,
-                turn.cause,
-            )
-            for event_type, data in drafts
-        )
-        for envelope in envelopes:
-            denial = check_event(envelope)
-            if denial is not None:
-                raise Failing(f"refused:{denial.reason}", denial.detail)
-        return Ending(envelopes, None if packets else said.finish)
-
-    async def _dropped(self, attempt: Attempt, notes: Notes, why: str) -> None:
-        """The turn is somebody else's. Whoever has it now may die as well, so it is looked at again."""
+    async def _drop_turn(self, journal: TurnJournal, why: str) -> None:
+        """Another owner has the turn. That one may die as well, so the turn is looked at again."""
+        run, attempt = journal.run, journal.run.attempt
         attempt.ending = True
-        if owed_turn(notes.live.state, notes.turn.turn_id) is not None:
-            attempt.again = after(self._place.clock.now(), attempt.patience)
-        if notes.claimed:  # otherwise somebody else was quicker, which is no news
-            await self._fenced(notes.live, notes.turn, why)
+        if owed_turn(run.live.state, run.turn_id) is not None:
+            attempt.again = add_seconds(self._environment.clock.now(), attempt.patience)
+        if journal.claimed:  # without a claim the other owner was merely quicker, which is not recorded
+            await self._record_fenced(run, why)
 
-    def _waits(self, attempt: Attempt, notes: Notes, what: str) -> None:
-        """The turn waits for a person, unless that person was so quick that it does not any more."""
-        state, turn_id = notes.live.state, notes.turn.turn_id
-        log.warning("turn %s of %s waits for a person: %s", turn_id, state.channel_id, what)
-        if any(turn.turn_id == turn_id for turn in pending(state)):
-            attempt.again = self._place.clock.now()
+    def _leave_to_person(self, run: TurnRun, what: str) -> None:
+        """The turn waits for a person, unless the person has decided already."""
+        logger.warning("turn %s of %s waits for a person: %s", run.turn_id, run.channel_id, what)
+        if any(turn.turn_id == run.turn_id for turn in pending_turns(run.live.state)):
+            run.attempt.again = self._environment.clock.now()
 
-    async def _closed(self, live: LiveChannel, turn: Turn, denied: Denied) -> None:
-        """The channel's own rules fail on the failure of a turn: nothing can follow any more, and the log says so."""
-        log.error("turn %s of %s can neither end nor fail: %s", turn.turn_id, live.state.channel_id, denied)
-        closing = said_by_hub(EV_CHANNEL_CLOSED, {"reason": denied.reason}, cause=turn.cause)
-        await live.submit(
-            lambda fold, laws, at: (
-                None if fold.state.ended else record(fold, closing, laws=laws, at=at, new_id=self._place.new_id)
-            )
-        )
+    async def _close_channel(self, run: TurnRun, denied: Denied) -> None:
+        """The channel's own rules refuse the failure of a turn: nothing can follow, and the log says so."""
+        logger.error("turn %s of %s can neither end nor fail: %s", run.turn_id, run.channel_id, denied)
+        closing = hub_draft(EV_CHANNEL_CLOSED, {"reason": denied.reason}, cause=run.turn.cause)
+        await run.live.submit(RecordDraft(closing, self._environment.new_id))
 
-    async def _fenced(self, live: LiveChannel, turn: Turn, why: str) -> None:
-        channel_id = live.state.channel_id
-        log.warning("turn %s of %s was fenced: %s", turn.turn_id, channel_id, why)
+    async def _record_fenced(self, run: TurnRun, why: str) -> None:
+        logger.warning("turn %s of %s was fenced: %s", run.turn_id, run.channel_id, why)
         try:
-            await self._place.audit.fenced(channel_id, turn.turn_id, why)
+            await self._environment.audit.fenced(run.channel_id, run.turn_id, why)
         except StoreError as error:
-            log.warning("that could not be recorded: %s", error)
+            logger.warning("that could not be recorded: %s", error)
 
-    async def _put_back(self, notes: Notes) -> None:
+    async def _release_turn(self, journal: TurnJournal) -> None:
         try:
-            await notes.release()
+            await journal.release()
         except (Denied, StoreError) as error:
-            log.info("turn %s is not put back: %s", notes.turn.turn_id, error)
+            logger.info("turn %s is not released: %s", journal.turn_id, error)
 
 
-class _Owed:
+def _ending(run: TurnRun, said: TurnResult) -> TurnEnding:
+    """The envelopes a turn ends with."""
+    live, turn, agent = run.live, run.turn, run.agent
+    audience = _answer_audience(live.state, turn, said, chosen=run.audience)
+    known = len(agent.team.members) > 1 or agent.name in live.state.active  # a team that is gone is forgotten
+    who = format_member_path((agent.name, *said.path)) if known else ""
+    packets = run.ends_in_packet
+    drafts = (
+        _packet_drafts(live, said, run.context, who=who, private=audience is not None)
+        if packets
+        else _text_drafts(said, run.context, who=who)
+    )
+    envelopes = tuple(
+        Envelope(
+            "",
+            run.channel_id,
+            agent.name,
+            None if event_type == EV_CONTEXT_SET else audience,
+            event_type,
+            data,
+            turn.cause,
+        )
+        for event_type, data in drafts
+    )
+    for envelope in envelopes:
+        denial = check_event(envelope)
+        if denial is not None:
+            raise TurnFailedError(f"refused:{denial.reason}", denial.detail)
+    return TurnEnding(envelopes, None if packets else said.finish)
+
+
+def _text_drafts(said: TurnResult, context: ContextSet, *, who: str) -> list[tuple[str, Json]]:
+    """What a turn ends in where it ends in a text: what it wrote to the context, then what it says."""
+    text: Json = {"text": said.text, "agent": who} if who else {"text": said.text}
+    if said.stopped is not None:
+        text["stopped"] = said.stopped
+    spoken: list[tuple[str, Json]] = [(EV_TEXT, text)]
+    return [(EV_CONTEXT_SET, data_of(context)), *spoken] if context.set or context.delete else spoken
+
+
+def _answer_audience(state: State, turn: Turn, said: TurnResult, *, chosen: tuple[str, ...] | None) -> list[str] | None:
+    """Whom an answer is for: as a tool has chosen, else those who heard what it answers; None is everybody.
+
+    A participant that is handed the turn hears what it is handed.
+    """
+    if chosen is not None or turn.audience is None:
+        return list(chosen or ()) or None
+    target = None if said.handoff is None else match_name(said.handoff.target, state.participants)
+    return list(dict.fromkeys((*turn.audience, *([] if target is None else [target]))))
+
+
+def _packet_drafts(
+    live: LiveChannel, said: TurnResult, context: ContextSet, *, who: str, private: bool
+) -> list[tuple[str, Json]]:
+    """What a turn ends in where it ends in a packet: all of it as one fact.
+
+    What a private packet writes to the context is recorded before it: context variables are everybody's.
+    """
+    named = live.ruleset.traits.routing_tools
+    handoff = said.handoff or Handoff("")
+    routing = Routing(
+        tool=next((tool for tool in said.tools if named is None or tool in named), None),
+        target=handoff.target or None,
+        reason=handoff.reason,
+        summary=handoff.summary,
+        finish=said.finish,
+        stopped=said.stopped,
+    )
+    apart = private and bool(context.set or context.delete)
+    updates = data_of(ContextSet() if apart else context)
+    packet: Json = {"body": said.text, "routing": data_of(routing), "context_updates": updates}
+    spoken: list[tuple[str, Json]] = [(EV_PACKET, {**packet, "agent": who} if who else packet)]
+    return [(EV_CONTEXT_SET, data_of(context)), *spoken] if apart else spoken
+
+
+def _initial_progress(run: TurnRun, history: History) -> Progress:
+    """How a turn begins: who is asked, what a person said that is to be answered, and who answered last."""
+    name = run.turn.speaker
+    heard = history.last_user_text(run.turn.sequence, run.people)
+    return Progress((name,), heard, parse_member_path(run.live.state.active.get(name, ""))[1:])
+
+
+def _turn_date(run: TurnRun, history: History) -> str:
+    """The day on which what is to be answered was said, the same for every attempt."""
+    said = history.message_meta(run.turn.cause)
+    return (run.live.state.created_at if said is None else said.at)[:10]
+
+
+class _LoadedOwedWork:
     """What the channels loaded in this process are owed."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, environment: TurnEnvironment) -> None:
+        self._environment = environment
 
     def speakers(self, channel_id: str) -> list[str]:
-        live = self._place.channels.loaded(channel_id)
-        turns = () if live is None else pending(live.state)
-        return [turn.speaker for turn in turns if turn.speaker in self._place.agents]
+        live = self._environment.channels.loaded(channel_id)
+        turns = () if live is None else pending_turns(live.state)
+        return [turn.speaker for turn in turns if turn.speaker in self._environment.agents]
 
     def tasks(self, channel_id: str) -> Iterable[str]:
-        live = self._place.channels.loaded(channel_id)
+        live = self._environment.channels.loaded(channel_id)
         return () if live is None else live.state.open_tasks
 
     def head(self, channel_id: str) -> int:
-        live = self._place.channels.loaded(channel_id)
+        live = self._environment.channels.loaded(channel_id)
         return 0 if live is None else live.state.sequence
-
-
-def _judge(live: LiveChannel) -> Judge:
-    def judge(draft: Envelope) -> Deny | None:
-        judged = live.laws.judge(live.fold, draft)
-        return judged if isinstance(judged, Deny) else None
-
-    return judge

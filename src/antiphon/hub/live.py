@@ -1,400 +1,399 @@
-"""One channel in memory: its fold, its waiting drafts, and the one task that admits them.
+"""The channels of a hub in use, and the machine that admits drafts to each of them.
 
-Rule 1: drafts of a channel are admitted one after the other, whatever waits together as one batch.
-Rule 2: nothing is acknowledged before the store has it. The fold moves only after that.
-Rule 3: a lost race is not an error: reload, and decide again on what the other said.
-Rule 4: when the store's answer is lost, the same batch is offered again. If that fails too, or the sender is cancelled
-        meanwhile, the fold is in doubt: before anything else, what was recorded is read again, folded and published.
-Rule 5: a log that cannot be trusted any more is quarantined, and says so from then on.
-Rule 6: what must wait for turns under way is asked about again with whatever is admitted next.
+Rule 1: requests are admitted one batch after the other; those that wait together are one batch.
+Rule 2: no request is settled before the store has its batch.
+Rule 3: a lost race is not an error: reload, and decide again on what the other hub recorded.
+Rule 4: after an admission that failed or was cancelled the log is in doubt: it is read again before the next decision.
+Rule 5: a request deferred until the turns in progress end is decided again with every batch.
+Rule 6: there is never more than one `LiveChannel` of a channel in a hub.
+Rule 7: opening a hub loads none. A channel is loaded when it is first touched, and kept while it is used.
+
+The phases of a channel. Every change of phase is in `submit`, `erase`, `_pass_on` and `_drain`:
+
+    phase            event                                                 next phase
+    IDLE             a request, none deferred                              CALLER: its own task admits it
+    IDLE             a request, some deferred                              TASK
+    IDLE             erase                                                 ERASING
+    any other        a request                                             the same; the request waits
+    CALLER, ERASING  ended; requests wait, or the log is in doubt          TASK
+    CALLER, ERASING  ended; otherwise                                      IDLE
+    TASK             nothing waits, and one attempt to end a doubt made    IDLE
+    TASK             cancelled while requests wait                         TASK: another one
+    TASK             cancelled while nothing waits                         IDLE; the log stays in doubt until a request
+    TASK             cancelled before it began                             as CALLER ended
+
+A request is in one of these places. It leaves settled, or dropped if its caller was cancelled meanwhile:
+
+    waiting     until a batch takes it                                     → deciding
+    deciding    recorded, refused or failed                                → settled
+                another hub appended first                                 → deciding, after a reload
+                must wait for the turns in progress                        → deferred
+                another request of its id is deciding or deferred          → duplicates
+    deferred    the next batch                                             → deciding
+                the hub closes, the store is gone, the log is damaged      → settled
+    duplicates  the other request is recorded                              → waiting: the store returns its envelope
+                the other request is refused or failed                     → waiting: decided on its own
+                the other request is deferred                              → stays
+                the hub closes, the store is gone, the log is damaged      → settled
+
+A caller whose own request is deferred, or a duplicate, ends its phase and goes on waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections import OrderedDict
 from collections.abc import Sequence
+from enum import Enum, auto
+from weakref import WeakValueDictionary
 
-import msgspec
+from antiphon.core.envelope import ERASED, Envelope, Priority
+from antiphon.core.errors import AntiphonError, LogCorrupt, OutcomeUnknown, StoreError, UsageError
+from antiphon.core.ruleset import Fold, Ruleset
+from antiphon.core.state import State
+from antiphon.hub.admission import (
+    AdmissionBatch,
+    AdmissionPlan,
+    AdmissionRequest,
+    PriorityQueue,
+    first_or_conflict,
+    plan_nothing,
+)
+from antiphon.hub.channel_log import ChannelDeps, ChannelLog, load_log
 
-from antiphon.core.envelope import Envelope, Priority
-from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError
-from antiphon.core.guard import Deadline
-from antiphon.core.instants import NEVER, Instant
-from antiphon.core.laws import Fold, Laws
-from antiphon.core.state import State, Turn
-from antiphon.core.step import Admitted, tick
-from antiphon.core.words import told
-from antiphon.hub.causation import RecentIds
-from antiphon.hub.continuity import ChannelTime
-from antiphon.hub.planning import Round
-from antiphon.hub.recent import Recent
-from antiphon.hub.request import Plan, Request, nothing, repeated
-from antiphon.hub.surroundings import Surroundings
-from antiphon.hub.waiting import Waiting
-from antiphon.store.protocol import Snapshot, Store
+MAX_REQUESTS_PER_BATCH = 100
 
-log = logging.getLogger("antiphon.hub")
 
-MOST_AT_ONCE = 100
-SNAPSHOT_EVERY = 256
-REPEATS = 3
+class AdmissionPhase(Enum):
+    """Who admits to a channel now."""
+
+    IDLE = auto()
+    CALLER = auto()
+    """The task of the caller that found the channel idle."""
+    TASK = auto()
+    """A task of the channel, for everything that waits."""
+    ERASING = auto()
+
+
+IDLE, CALLER, TASK, ERASING = AdmissionPhase
 
 
 class LiveChannel:
-    """A channel that somebody is using."""
+    """Admits requests to one channel. `log` is its log and its fold."""
 
-    def __init__(
-        self, laws: Laws, fold: Fold, around: Surroundings, *, due: Instant = NEVER, snapshot_at: int = 0
-    ) -> None:
-        self.laws, self.fold = laws, fold
-        self.time = ChannelTime(around.continuity, laws.due(fold))
-        self.busy = False
-        """Whether something is being admitted."""
-        self._around = around
-        self._waiting: Waiting[Request] = Waiting()
-        self._held: list[Request] = []
-        """Those that wait for the turns under way to end."""
-        self._twins: list[Request] = []
-        """Those whose id another one carries that is being decided on, or waits itself."""
-        self._decided: list[Request] = []
-        """Those that had waited, and are decided on in the round under way."""
+    def __init__(self, log: ChannelLog) -> None:
+        self.log = log
+        self.phase = IDLE
         self._task: asyncio.Task[None] | None = None
-        self._recent, self.recent_ids = Recent(), RecentIds()
-        self._due = due
-        self._snapshot_at = snapshot_at
-        self._looked_at = False
-        self._in_doubt = False
-        self.damage: LogCorrupt | None = None
-        """Why it is quarantined."""
+        self._waiting: PriorityQueue[AdmissionRequest] = PriorityQueue()
+        self._deciding: list[AdmissionRequest] = []
+        self._deferred: list[AdmissionRequest] = []
+        self._duplicates: list[AdmissionRequest] = []
 
     @property
     def state(self) -> State:
-        return self.fold.state
+        return self.log.fold.state
+
+    @property
+    def fold(self) -> Fold:
+        return self.log.fold
+
+    @property
+    def ruleset(self) -> Ruleset:
+        return self.log.ruleset
+
+    @property
+    def damage(self) -> LogCorrupt | None:
+        """Why the channel is quarantined."""
+        return self.log.damage
 
     async def submit(
-        self, plan: Plan, priority: Priority = Priority.NORMAL, draft: Envelope | None = None
+        self, plan: AdmissionPlan, priority: Priority = Priority.NORMAL, draft: Envelope | None = None
     ) -> Envelope | None:
-        """Carry out a plan when its turn comes. Returns the first envelope it recorded, None if it recorded none.
-
-        Whoever finds the channel idle admits its own draft; what comes meanwhile waits, and is admitted together.
-        """
-        request = Request(plan, draft)
-        if self.busy or self._held:  # nobody who waits shares the fate of a stranger that is cancelled
-            request.done = asyncio.get_running_loop().create_future()
-            self._waiting.put(request, priority)
-            if not self.busy:
-                self.busy = True
-                self._go_on()
-            await request.done
-        else:
-            self.busy = True
+        """Carry out a plan behind the requests before it. Returns the first envelope that it recorded, or None."""
+        request = AdmissionRequest(plan, draft)
+        # A deferred request is decided with the batch. In the caller's task it would fail if that caller is cancelled.
+        if self.phase is IDLE and not self._deferred:
+            self.phase = CALLER
             try:
                 await self._admit([request])
             except BaseException:
                 request.dropped = True
                 raise
             finally:
-                self._go_on()
+                self._pass_on()
             if not request.settled:
-                await request.waited()
-        return request.given(self.state.channel_id)
+                await request.wait_settled()
+        else:
+            request.done = asyncio.get_running_loop().create_future()
+            self._waiting.put(request, priority)
+            if self.phase is IDLE:
+                self._pass_on()
+            await request.done
+        return request.result(self.state.channel_id)
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until nothing is left to admit."""
-        while self.busy:
+        while self.phase is not IDLE:
             try:
-                await self.submit(nothing, Priority.BACKGROUND)
-            except StoreError:  # whoever wanted something is told; this only waits
-                if self._task is not None:  # asked again before it ends, a store that is gone would be asked for ever
+                await self.submit(plan_nothing, Priority.BACKGROUND)
+            except StoreError:  # reported to the callers of the failed requests; this only waits
+                if self._task is not None:  # a submit before its end would ask a store that is gone again and again
                     await asyncio.wait((self._task,))
 
-    async def erase(self, laws: Laws) -> int:
-        """Erase the log while nothing is admitted, and fold what is left of it under these laws; how many records."""
-        await self.settled()
-        self.busy = True
+    async def erase(self, ruleset: Ruleset) -> int:
+        """Erase the log while nothing is admitted, and fold what is left of it. Returns the number of records."""
+        await self.wait_idle()
+        self.phase = ERASING
         try:
-            erased = await self._around.store.erase(self.state.channel_id)
-            self.laws, self.fold = laws, laws.begin(self.state.channel_id)
-            self._recent, self.recent_ids = Recent(), RecentIds()
-            await self._reload()
-            self._snapshot_at = self.state.sequence  # of tombstones none is kept
-            return erased
+            return await self.log.erase(ruleset)
         finally:
-            self._go_on()
+            self._pass_on()
 
-    def give_up(self, error: Exception) -> None:
-        """Tell those who wait for turns under way that nothing comes of it."""
-        waiting, self._held, self._twins = [*self._held, *self._twins], [], []
-        _settle(waiting, error)
+    def fail_deferred(self, error: Exception) -> None:
+        """Fail the requests that wait for the turns in progress to end."""
+        waiting, self._deferred, self._duplicates = [*self._deferred, *self._duplicates], [], []
+        for request in waiting:
+            request.settle(error)
 
-    async def look(self) -> None:
+    async def record_due(self) -> None:
         """Record what has fallen due, and tell the index when to look again."""
-        self._looked_at = True
-        await self.submit(nothing)
+        self.log.due_checked = True
+        await self.submit(plan_nothing)
 
     async def read(self, after: int) -> Sequence[Envelope]:
         """The envelopes behind `after`, as far as one page goes; none at the end."""
-        if after >= self.state.sequence:
-            return ()
-        recent = self._recent.after(after)
-        if recent:
-            return recent
         try:
-            return (await self._around.store.read(self.state.channel_id, after=after)).envelopes
+            return await self.log.read(after)
         except LogCorrupt as error:
             await self._quarantine(error)
             raise
 
-    def _go_on(self) -> None:
-        """Let a task admit what has come meanwhile, and end a doubt that nobody else would."""
-        if self._waiting or self._in_doubt:
+    def _pass_on(self) -> None:
+        """Leave a phase: to a task if requests wait or the log is in doubt, otherwise to be idle."""
+        if self._waiting or self.log.in_doubt:
+            self.phase = TASK
             self._task = asyncio.create_task(self._drain(), name=f"admission {self.state.channel_id}")
-            self._task.add_done_callback(self._if_never_begun)
+            self._task.add_done_callback(self._on_task_done)
         else:
-            self.busy = False
+            self.phase = IDLE
 
-    def _if_never_begun(self, task: asyncio.Task[None]) -> None:
-        """Whoever cancels a task before it has begun ends it before it could tidy up."""
-        if self._task is task:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:  # cancelled before it began, so that `_drain` did not reach its `finally`
             self._task = None
-            self._go_on()
+            self._pass_on()
 
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                requests = self._waiting.take(MOST_AT_ONCE)
-                await self._admit([request for request in requests if not request.given_up])
-            if self._in_doubt:
+                requests = self._waiting.take(MAX_REQUESTS_PER_BATCH)
+                await self._admit([request for request in requests if not request.caller_gone])
+            if self.log.in_doubt:
                 await self._admit([])
         finally:
-            self._task, self.busy = None, bool(self._waiting)
+            self._task = None
             if self._waiting:
-                self._go_on()
+                self._pass_on()
+            else:
+                self.phase = IDLE  # even in doubt: a store that fails would be asked without end; the next request asks
 
-    async def _admit(self, requests: list[Request]) -> None:
+    async def _admit(self, requests: list[AdmissionRequest]) -> None:
+        """Settle, defer or set aside every request of a batch."""
+        self._deciding = requests
         try:
-            if self._in_doubt:
-                await self._catch_up()
-            requests = await self._without_repeats(requests)
-            while not await self._try(requests):
-                await self._reload()
-                requests = await self._without_repeats(requests)
+            if self.log.in_doubt:
+                await self.log.catch_up()
+            await self._drop_repeats()
+            while not await self._try():
+                await self.log.reload()
+                await self._drop_repeats()
         except LogCorrupt as error:
-            self._fail(requests, error)
+            self._fail(error)
             await self._quarantine(error)
-        except Exception as error:  # whatever it is, whoever waits must be told
-            self._in_doubt = True
-            self._fail(requests, error)
+        except Exception as error:  # of any kind: every caller of the batch gets an answer
+            self.log.in_doubt = True
+            self._fail(error)
         except BaseException:
-            self._in_doubt = True
-            told_off = OutcomeUnknown("the admission was cancelled; repeat the call with the same message_id")
-            self._fail(requests, told_off)
+            self.log.in_doubt = True
+            self._fail(OutcomeUnknown("the admission was cancelled; repeat the call with the same message_id"))
             raise
         else:
-            await self._tidy_up()
+            await self.log.tidy_up()
         finally:
-            if self._twins:
-                self._line_up_twins()
+            self._deciding = []
+            if self._duplicates:
+                self._requeue_duplicates()
 
-    def _line_up_twins(self) -> None:
-        """Let the second of an id wait for what becomes of the first."""
-        twins, self._twins = self._twins, []
-        held = self._held_ids()
-        for twin in twins:
-            assert twin.draft is not None, "only what has an id has a twin"
-            if twin.draft.envelope_id in held:
-                self._twins.append(twin)
-            else:
-                self._waiting.put(twin, twin.draft.priority)
-
-    def _held_ids(self) -> set[str]:
-        return {request.draft.envelope_id for request in self._held if request.draft is not None}
-
-    def _fail(self, requests: list[Request], error: Exception) -> None:
-        """Tell those who were decided on. Those who were not go on waiting."""
-        decided, self._decided = [*requests, *self._decided], []
-        _settle([request for request in decided if request not in self._held], error)
-
-    async def _try(self, requests: list[Request]) -> bool:
-        """Decide on all requests together and record the outcome; False if somebody else was faster."""
-        self._around.feed.check()  # a draft that must wait would not ask the store, and wait for ever
-        at = self.time.now(self.state.updated_at)
-        decided = Round(self.fold, self.laws, at)
-        if self.time.is_due(at):  # first: a slow hub must not extend a deadline
-            decided.tick(self._tick)
-        before = [request for request in self._held if not request.given_up] if self._held else []
-        decided.decide([*before, *requests] if before else requests)
-        self._held, self._decided = decided.held, before
-        if decided.batch and not await self._recorded(decided.batch, decided.fold):
-            self._held, self._decided = before, []
-            return False
-        decided.settle()
-        self._decided = []
-        return True
-
-    def _tick(self, fold: Fold, laws: Laws, at: Instant) -> Admitted | None:
-        breaks = self.time.breaks(self.state.channel_id)
-        return tick(fold, laws=laws, at=at, new_id=self._around.new_id, breaks=breaks)
-
-    async def _recorded(self, batch: list[Envelope], fold: Fold) -> bool:
-        deadline = self.laws.due(fold)
-        at = self.time.on_clock(deadline)
-        due = at if not self._due or at < self._due else NEVER
-        if not await self._append(batch, due):
-            return False
-        if due:
-            self._due = due
-            self._around.armed(due)
-        if self.damage is None:  # a reader may have met some while this was under way
-            before = self._folded(fold, deadline)
-            self._publish(batch)
-            self._tell_owing(before)
-        return True
-
-    def _folded(self, fold: Fold, deadline: Deadline | None) -> Fold:
-        """Go by another fold from now on; the one before."""
-        before, self.fold, self.time.deadline = self.fold, fold, deadline
-        return before
-
-    def _tell_owing(self, before: Fold) -> None:
-        owed, known = self.state.owed, before.state.owed
-        if owed is not known and _to_do(owed) != _to_do(known):
-            self._around.owing(self.state.channel_id)
-
-    async def _append(self, batch: list[Envelope], due: Instant) -> bool:
-        store, state = self._around.store, self.state
-        doubt: OutcomeUnknown | None = None
-        for _ in range(REPEATS):
-            try:
-                done = await store.append(state.channel_id, batch, expected=state.sequence, due=due or None)
-                return not done.duplicate or await self._is_ours(batch)
-            except Conflict:
-                return False
-            except IdReused:
-                if await store.head(state.channel_id) == state.sequence:  # nobody was faster: it would go on for ever
-                    raise
-                return False
-            except OutcomeUnknown as error:
-                doubt = error
-            except StoreError as error:
-                if doubt is None:
-                    raise
-                raise doubt from error
-        assert doubt is not None, "every repeat ended in doubt"
-        raise doubt
-
-    async def _is_ours(self, batch: list[Envelope]) -> bool:
-        """Whether this very batch is recorded, and not only somebody else's of the same first id."""
-        last = batch[-1]
-        found = await self._around.store.find(last.channel_id, [last.envelope_id])
-        return found.get(last.envelope_id) == last
-
-    def _publish(self, batch: list[Envelope]) -> None:
-        state, feed = self.state, self._around.feed
-        self.recent_ids.add(batch)
-        if feed.heard(state.channel_id, state.participants):
-            self._recent.add(batch)
-            feed.publish(state.channel_id, state.participants)
-        else:
-            self._recent.clear()
-
-    async def _tidy_up(self) -> None:
-        """What nobody waits for: tell the index when to look again, and keep a snapshot now and then."""
-        if self._looked_at:
-            await self._note_due()
-        if self.state.sequence - self._snapshot_at >= SNAPSHOT_EVERY:
-            await self._keep_snapshot()
-
-    async def _note_due(self) -> None:
-        """Tell the index when to look again. No append is under way that could have told it something earlier."""
-        due = self.time.on_clock(self.time.deadline)
-        try:
-            await self._around.store.mark(self.state.channel_id, due=due)
-        except StoreError as error:
-            log.warning("channel %s could not say when it is due: %s", self.state.channel_id, error)
-        else:
-            self._looked_at, self._due = False, due
-
-    async def _keep_snapshot(self) -> None:
-        self._snapshot_at = self.state.sequence
-        try:
-            snapshot = Snapshot(self._snapshot_at, self.laws.version, self.laws.save(self.fold))
-            await self._around.store.put_snapshot(self.state.channel_id, snapshot)
-        except Exception as error:  # an adapter's memory may be anything; without a snapshot the log is folded
-            log.warning("channel %s has no new snapshot: %s", self.state.channel_id, told(error))
-
-    async def _catch_up(self) -> None:
-        """End a doubt: wait for whatever append is still under way, and read what was recorded."""
-        await self._around.store.mark(self.state.channel_id)  # takes its place behind it
-        await self._reload()
-        self._in_doubt = False
-
-    async def _reload(self) -> None:
-        """Fold what was recorded meanwhile, and let it be known."""
-        store, known, fold = self._around.store, self.state.sequence, self.fold
-        while envelopes := (await store.read(fold.state.channel_id, after=fold.state.sequence)).envelopes:
-            fold = self.laws.fold_all(fold, envelopes)
-        if fold.state.sequence == known:
-            await check_whole(store, fold)
-            return
-        self._recent.clear()
-        before = self._folded(fold, self.laws.due(fold))
-        self._tell_owing(before)
-        self._around.feed.publish(fold.state.channel_id, fold.state.participants)
-        if due := self.time.on_clock(self.time.deadline):
-            self._around.armed(due)
-
-    async def _quarantine(self, error: LogCorrupt) -> None:
-        """Say from now on that the log cannot be trusted; what is before the damage can be read."""
-        if self.damage is not None:
-            return
-        self.damage = error
-        state = msgspec.structs.replace(self.state, status="quarantined", sequence=error.sequence - 1)
-        self._folded(Fold(state, self.fold.memories), None)
-        self._in_doubt = False
-        self._recent.clear()
-        self.give_up(error)
-        self._around.feed.publish(state.channel_id, state.participants)
-        try:
-            await self._around.damaged(error)
-        except StoreError as trouble:
-            log.warning("channel %s is quarantined, which could not be recorded: %s", state.channel_id, trouble)
-
-    async def _without_repeats(self, requests: list[Request]) -> list[Request]:
-        """Answer the drafts that are recorded already; let the second of an id wait for the first; give the rest."""
-        ids = [request.draft.envelope_id for request in requests if request.draft is not None]
+    async def _drop_repeats(self) -> None:
+        """Settle the requests that are recorded already, and set duplicates aside."""
+        ids = [request.draft.envelope_id for request in self._deciding if request.draft is not None]
         if not ids:
-            return requests
-        known = await self._around.store.find(self.state.channel_id, ids)
-        new: list[Request] = []
-        first = self._held_ids()
-        for request in requests:
+            return
+        known = await self.log.deps.store.find(self.state.channel_id, ids)
+        new: list[AdmissionRequest] = []
+        first = self._deferred_ids()
+        for request in self._deciding:
             draft = request.draft
             if draft is None:
                 new.append(request)
             elif draft.envelope_id in known:
-                request.settle(repeated(draft, known[draft.envelope_id]))
+                request.settle(first_or_conflict(draft, known[draft.envelope_id]))
             elif draft.envelope_id in first:
-                self._twins.append(request)
+                self._duplicates.append(request)
             else:
                 first.add(draft.envelope_id)
                 new.append(request)
-        return new
+        self._deciding = new
+
+    async def _try(self) -> bool:
+        """Decide on all requests together and record the outcome; False if another hub appended first."""
+        log, requests = self.log, self._deciding
+        log.deps.feed.check()  # a request that is deferred would not ask a store that is gone, and wait for ever
+        at = log.time.now(self.state.updated_at)
+        batch = AdmissionBatch(log.fold, log.ruleset, at)
+        if log.time.is_due(at):  # first: a slow hub must not extend a deadline
+            batch.tick(log.tick)
+        deferred = [request for request in self._deferred if not request.caller_gone] if self._deferred else []
+        batch.decide([*deferred, *requests] if deferred else requests)
+        self._deferred, self._deciding = batch.deferred, [*requests, *deferred] if deferred else requests
+        if batch.batch and not await log.record(batch.batch, batch.fold):
+            self._deferred, self._deciding = deferred, requests
+            return False
+        batch.settle()
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        """Fail the requests of the batch; what it deferred goes on waiting."""
+        for request in self._deciding:
+            if request not in self._deferred:
+                request.settle(error)
+
+    def _requeue_duplicates(self) -> None:
+        """Let duplicates wait for admission once the first of their id is settled."""
+        duplicates, self._duplicates = self._duplicates, []
+        deferred = self._deferred_ids()
+        for request in duplicates:
+            assert request.draft is not None, "only what has an id has a duplicate"
+            if request.draft.envelope_id in deferred:
+                self._duplicates.append(request)
+            else:
+                self._waiting.put(request, request.draft.priority)
+
+    def _deferred_ids(self) -> set[str]:
+        return {request.draft.envelope_id for request in self._deferred if request.draft is not None}
+
+    async def _quarantine(self, error: LogCorrupt) -> None:
+        """Mark the log as damaged, and fail what waits for turns that can no longer end."""
+        if self.log.damage is None:
+            self.log.quarantine(error)
+            self.fail_deferred(error)
+            await self.log.report_damage(error)
 
 
-async def check_whole(store: Store, fold: Fold) -> None:
-    """`LogCorrupt` if the log ends before what was folded from it."""
-    channel_id, known = fold.state.channel_id, fold.state.sequence
-    head = await store.head(channel_id)
-    if head < known:
-        raise LogCorrupt(channel_id, head + 1, f"the log ends here, but went on to {known} before")
+MAX_KEPT_CHANNELS = 1024
+"""How many channels stay loaded without a handle to them."""
+CHANNELS_PER_TIDY = 64
+"""How many more may be loaded before those that have ended are dropped."""
 
 
-def _to_do(owed: Sequence[Turn]) -> list[tuple[str, bool]]:
-    return [(turn.turn_id, turn.waits_for_person) for turn in owed]
+class Channels:
+    """The channels of a hub, by id."""
 
+    def __init__(self, deps: ChannelDeps) -> None:
+        self.deps = deps
+        self._live: WeakValueDictionary[str, LiveChannel] = WeakValueDictionary()
+        self._recently_used: OrderedDict[str, LiveChannel] = OrderedDict()
+        self._limit = CHANNELS_PER_TIDY
+        self._loading: dict[str, asyncio.Future[LiveChannel]] = {}
 
-def _settle(requests: list[Request], error: Exception) -> None:
-    for request in requests:
-        request.settle(error)
+    async def get(self, channel_id: str) -> LiveChannel:
+        """The channel, loaded; `UnknownChannel` if there is none."""
+        live = self._live.get(channel_id)
+        if live is None:
+            live = await asyncio.shield(self._loading.get(channel_id) or self._begin_load(channel_id))
+        return self._keep(live)
+
+    def loaded(self, channel_id: str) -> LiveChannel | None:
+        """The channel, if it is loaded."""
+        return self._live.get(channel_id)
+
+    def clock_set(self, seconds: float) -> None:
+        """The hub's clock was set by so many seconds."""
+        for live in list(self._live.values()):
+            live.log.time.clock_set(seconds)
+
+    async def create(self, channel_id: str, ruleset: Ruleset, plan: AdmissionPlan) -> LiveChannel:
+        """A new channel, whose log begins with what is planned. If that is not recorded, there is no channel."""
+        live = self._keep(LiveChannel(ChannelLog(ruleset, ruleset.begin(channel_id), self.deps)))
+        try:
+            await live.submit(plan)
+        finally:
+            if live.state.sequence == 0 and self._live.get(channel_id) is live:
+                del self._live[channel_id]
+                self._recently_used.pop(channel_id, None)
+        return live
+
+    async def erase(self, channel_id: str) -> int:
+        """Erase the content of a channel that has ended, also from memory. Returns the number of records.
+
+        One that is not loaded is not: its rules may not be known here. Loading it waits until it is erased.
+        """
+        while channel_id in self._loading:
+            await asyncio.wait([self._loading[channel_id]])
+        live = self._live.get(channel_id)
+        if live is not None:
+            return await live.erase(self.deps.ruleset_for(ERASED, {}))
+        erasing = asyncio.ensure_future(self.deps.store.erase(channel_id))
+        self._begin_load(channel_id, erasing)
+        return await asyncio.shield(erasing)
+
+    async def wait_idle(self) -> None:
+        """Wait until no channel has anything left to admit, then fail the requests that wait for the end of a turn."""
+        while busy := [live for live in list(self._live.values()) if live.phase is not IDLE]:
+            for live in busy:
+                await live.wait_idle()
+        self._give_up(UsageError("the hub was closed before this could be said; nothing of it was recorded"))
+
+    async def watch_store(self) -> None:
+        """Once the store is gone, end every wait for a channel to grow and for a turn to end."""
+        gone = await self.deps.store.gone()
+        self.deps.feed.fail(gone)
+        self._give_up(gone)
+
+    def _give_up(self, error: AntiphonError) -> None:
+        for live in list(self._live.values()):
+            live.fail_deferred(error)
+
+    def _keep(self, live: LiveChannel) -> LiveChannel:
+        channel_id = live.state.channel_id
+        self._live[channel_id] = self._recently_used[channel_id] = live
+        self._recently_used.move_to_end(channel_id)
+        if len(self._recently_used) > self._limit:
+            self._tidy()
+        return live
+
+    def _tidy(self) -> None:
+        """Drop the channels that have ended, then those not used for longest."""
+        for channel_id in [name for name, live in self._recently_used.items() if live.state.ended]:
+            del self._recently_used[channel_id]
+        while len(self._recently_used) > MAX_KEPT_CHANNELS:
+            self._recently_used.popitem(last=False)
+        self._limit = len(self._recently_used) + CHANNELS_PER_TIDY
+
+    def _begin_load(self, channel_id: str, erasing: asyncio.Future[int] | None = None) -> asyncio.Future[LiveChannel]:
+        """Let every caller that wants this channel wait for this."""
+
+        def finish(done: asyncio.Future[LiveChannel]) -> None:
+            del self._loading[channel_id]
+            if not done.cancelled():
+                done.exception()  # retrieved here, so that an error without a waiting caller is not logged as lost
+
+        loading = self._loading[channel_id] = asyncio.ensure_future(self._load(channel_id, erasing))
+        loading.add_done_callback(finish)
+        return loading
+
+    async def _load(self, channel_id: str, erasing: asyncio.Future[int] | None) -> LiveChannel:
+        if erasing is not None:
+            await asyncio.gather(erasing, return_exceptions=True)  # its error is raised to the caller of `erase`
+        live = self._live[channel_id] = LiveChannel(await load_log(channel_id, self.deps))
+        return live

@@ -10,29 +10,31 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from antiphon.core.envelope import NEVER, Instant, add_seconds
 from antiphon.core.errors import AntiphonError, StoreGone
-from antiphon.core.instants import NEVER, Instant, after
-from antiphon.hub.continuity import Continuity
+from antiphon.hub.clock import Continuity
 from antiphon.store.protocol import Due, Store
 
-log = logging.getLogger("antiphon.hub")
+logger = logging.getLogger("antiphon.hub")
 
-AT_ONCE = 64
-CLAIM = 30.0
-RETRY = 1.0
-MAY_BE_DUE = ("invited", "active")
+DUE_CHANNELS_PER_PAGE = 64
+DUE_CLAIM_SECONDS = 30.0
+DUE_RETRY_SECONDS = 1.0
+DUE_STATUSES = ("invited", "active")
 """The statuses in which a channel can be due."""
 
-Look = Callable[[str], Awaitable[None]]
+CheckDueChannel = Callable[[str], Awaitable[None]]
 """Looks at one channel."""
-Jumped = Callable[[float], Awaitable[None]]
-"""Is told by how many seconds the clock was set."""
+OnClockJump = Callable[[float], Awaitable[None]]
+"""Called with the number of seconds by which the clock was set."""
 
 
 class Timers:
     """Looks at every channel when it is due."""
 
-    def __init__(self, store: Store, continuity: Continuity, *, owner: str, look: Look, jumped: Jumped) -> None:
+    def __init__(
+        self, store: Store, continuity: Continuity, *, owner: str, look: CheckDueChannel, jumped: OnClockJump
+    ) -> None:
         self._store, self._continuity, self._owner = store, continuity, owner
         self._clock = continuity.clock
         self._look, self._jumped = look, jumped
@@ -50,7 +52,7 @@ class Timers:
         self._wake.set()
 
     async def begin(self) -> None:
-        """Look at what fell due while nobody did, as far as one round goes."""
+        """Look at what fell due while no hub was open, as far as one round goes."""
         self._next = await self._store.next_due()
         if self._next != NEVER and self._next <= self._clock.now():
             await self._fire_once()
@@ -70,13 +72,13 @@ class Timers:
 
     async def _ask_store(self) -> None:
         """When the next channel is due. What could not be done now is tried again in a moment."""
-        retry = after(self._clock.now(), RETRY)
+        retry = add_seconds(self._clock.now(), DUE_RETRY_SECONDS)
         try:
             found = await self._store.next_due()
         except StoreGone:
             return  # for good: there is nothing to try again
         except AntiphonError as error:
-            log.warning("cannot read what is due: %s", error)
+            logger.warning("cannot read what is due: %s", error)
             found = retry
         if found != NEVER:
             self.armed(max(found, retry) if found <= self._clock.now() else found)
@@ -93,13 +95,13 @@ class Timers:
     async def _look_again(self) -> None:
         """Look at every channel that is due at some time, which a clock that was set back reaches too late."""
         try:
-            for status in MAY_BE_DUE:
+            for status in DUE_STATUSES:
                 after_id = ""
-                while page := await self._store.channels(status=status, after=after_id, limit=AT_ONCE):
+                while page := await self._store.channels(status=status, after=after_id, limit=DUE_CHANNELS_PER_PAGE):
                     await asyncio.gather(*(self._look_at(Due(row.channel_id, row.due)) for row in page if row.due))
                     after_id = page[-1].channel_id
         except AntiphonError as error:
-            log.warning("deadlines could not be moved with the clock: %s", error)
+            logger.warning("deadlines could not be moved with the clock: %s", error)
         self._next = NEVER
         await self._ask_store()
 
@@ -108,15 +110,17 @@ class Timers:
             while await self._fire_once():
                 pass
         except AntiphonError as error:
-            log.warning("cannot take what is due: %s", error)
+            logger.warning("cannot take what is due: %s", error)
 
     async def _fire_once(self) -> bool:
-        due = await self._store.take_due(self._owner, now=self._clock.now(), limit=AT_ONCE, ttl=CLAIM)
+        due = await self._store.take_due(
+            self._owner, now=self._clock.now(), limit=DUE_CHANNELS_PER_PAGE, ttl=DUE_CLAIM_SECONDS
+        )
         await asyncio.gather(*(self._look_at(entry) for entry in due))
         return bool(due)
 
     async def _look_at(self, due: Due) -> None:
         try:
             await self._look(due.channel_id)
-        except Exception as error:  # one channel's trouble, of whatever kind, stops no other's clock
-            log.warning("channel %s was due at %s and could not be looked at: %s", due.channel_id, due.at, error)
+        except Exception as error:  # an error of one channel, of any kind, stops no other's clock
+            logger.warning("channel %s was due at %s and could not be looked at: %s", due.channel_id, due.at, error)

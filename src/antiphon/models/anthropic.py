@@ -1,111 +1,87 @@
 """Models that speak Anthropic's messages.
 
-Rule 1: the two sides take turns, and ours begins and ends: what one of them said in a row is one message.
-Rule 2: what a model was thinking is not read, and so are kinds of blocks and events that are not known here. Thinking
-        before calls goes back to the model as it came: without it the provider refuses the next request of the turn.
-Rule 3: all that was read counts as input, from a cache or not.
+Rule 1: roles alternate, beginning and ending with the user: consecutive texts of one role are one message.
+Rule 2: thinking, and unknown kinds of blocks and events, are not read. Thinking before calls is returned to the model
+        unchanged: without it the provider refuses the next request of the turn.
+Rule 3: all tokens read count as input, from a cache or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import msgspec
+from msgspec.structs import asdict, replace
 
-from antiphon.agents.arguments import OUT_OF_TOKENS, faulty_call
-from antiphon.agents.blocks import read_blocks
-from antiphon.agents.messages import Answered, Asked, Call, Reply, Request, Usage
-from antiphon.agents.thinking import Thinking, thinking_in, with_thinking
-from antiphon.core.codec import Malformed, parsed
-from antiphon.core.events import Json
-from antiphon.models.asking import Told, Unfinished, decoded, decoded_event
-from antiphon.models.endpoint import Endpoint, Provider
-from antiphon.models.exchange import identified, raw_text
-from antiphon.models.hosted import HostedModel
-from antiphon.models.options import (
-    Options,
-    checked_options,
-    headers_of,
-    sent_options,
-    with_body,
+from antiphon.agents.call_results import ARGUMENTS_CUT_OFF, Call, Reply, Thinking, Usage, faulty_call
+from antiphon.agents.messages import Answered, Asked, Request, interleave_thinking, thinking_in
+from antiphon.core.codec import Malformed, parse_json
+from antiphon.core.envelope import Json
+from antiphon.models.answer_schemas import closed_schema_of, with_schema
+from antiphon.models.provider_client import (
+    HostedModel,
+    ModelKind,
+    ProviderReportedError,
+    UnfinishedAnswer,
+    arguments_text,
+    decode_answer,
+    decode_blocks,
+    decode_sse_data,
+    with_plain_call_ids,
 )
-from antiphon.models.prices import Price
-from antiphon.models.schemas import closed, with_schema
-from antiphon.models.sse import Event
+from antiphon.models.provider_http import SseEvent
+from antiphon.models.provider_settings import (
+    Provider,
+    ProviderOptions,
+    request_options,
+)
 
-ANTHROPIC = Provider("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
-VERSION = "2026-10-21"
-MOST_TOKENS = 8192
-"""How much a model may say, unless it is told otherwise: the provider wants to be told."""
-YOU_BEGIN = "(You speak first.)"
-GO_ON = "(It is your turn again.)"
-GONE = "This was called earlier, and is not on offer any more."
-CUT = ("max_tokens", "model_context_window_exceeded")
+ANTHROPIC_PROVIDER = Provider("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+ANTHROPIC_VERSION = "2026-10-21"
+DEFAULT_MAX_TOKENS = 8192
+"""The provider requires this field."""
+SPEAK_FIRST_TEXT = "(You speak first.)"
+CONTINUE_TEXT = "(It is your turn again.)"
+WITHDRAWN_TOOL_TEXT = "This was called earlier, and is not on offer any more."
+CUT_STOP_REASONS = ("max_tokens", "model_context_window_exceeded")
 
 
-class AnthropicOptions(Options, total=False):
-    """What is sent with each request to a model that speaks messages."""
+class AnthropicOptions(ProviderOptions, total=False):
+    """Options of a model that speaks messages."""
 
     effort: str
-    """How hard it should try: low, medium, high …"""
+    """`low`, `medium`, `high` …"""
     stop_sequences: list[str]
-
-
-@dataclass(frozen=True, init=False, repr=False)
-class AnthropicModel(HostedModel):
-    """A model of Anthropic's, or of a server that speaks messages: `AnthropicModel("claude-sonnet-5")`.
-
-    The key is `api_key`, or what `ANTHROPIC_API_KEY` says when the model is asked; a server on this machine needs none.
-    The address is `base_url`, or what `ANTHROPIC_BASE_URL` says. It is never asked twice for one answer.
-    """
-
-    provider: ClassVar[str] = ANTHROPIC.name
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        price: Price | None = None,
-        **options: Unpack[AnthropicOptions],
-    ) -> None:
-        checked = checked_options(options, AnthropicOptions)
-        endpoint = Endpoint(ANTHROPIC, base_url, api_key, plain_http=bool(checked.get("plain_http")))
-        self._set_up(name, endpoint, Messages(name, checked), price=price, options=checked)
 
 
 # What is sent
 
 
-class Messages:
-    """What these models understand, and how they answer."""
+class AnthropicDialect:
+    """The protocol of messages."""
 
     path = "/v1/messages"
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
         self._name, self._options = name, options
-        self._called = f"{ANTHROPIC.name}:{name}"
-        self.extra = headers_of(options)
+        self._called = f"{ANTHROPIC_PROVIDER.name}:{name}"
 
     def headers(self, key: str | None) -> dict[str, str]:
-        version = {"anthropic-version": VERSION}
+        version = {"anthropic-version": ANTHROPIC_VERSION}
         return {**version, "authorization": f"Bearer {key}"} if key else version
 
     def body(self, request: Request, *, stream: bool) -> dict[str, object]:
-        told = self._options.get("output_schema") == "told"
-        schema = None if request.output is None or told else closed(request.output)
-        system = request.system
-        if request.output is not None and schema is None:
-            system = with_schema(system, request.output)
+        in_prompt = self._options.get("output_schema") == "told"
+        schema = None if request.output is None or in_prompt else closed_schema_of(request.output)
+        system = with_schema(request.system, request.output if schema is None else None)
         fields: dict[str, object] = {
             "model": self._name,
-            "max_tokens": MOST_TOKENS,
-            "messages": _messages(request, self._called),
-            **sent_options(self._options),
-            **_tools(request),
+            "max_tokens": DEFAULT_MAX_TOKENS,
+            "messages": _anthropic_messages(request, self._called),
+            **request_options(self._options),
+            **_tool_fields(request),
         }
         if system:
             fields["system"] = system
@@ -116,38 +92,48 @@ class Messages:
             fields["output_config"] = config
         if stream:
             fields["stream"] = True
-        return with_body(fields, self._options)
+        return fields
 
     def whole(self, body: bytes) -> Reply:
-        message = decoded(body, Message)
+        message = decode_answer(body, AnthropicMessage)
         if message.error is not None:
-            raise Told(message.error)
+            raise ProviderReportedError(message.error)
         if message.content is None:
             raise Malformed("malformed", "it has no content")
-        blocks = [_whole_block(raw) for raw in message.content]
-        return self.thoughtful(_reply(blocks, message, message.usage or Used(), unwritten=True), blocks)
+        return _anthropic_reply([_decode_block(raw) for raw in message.content], message, self._called, unwritten=True)
 
-    def reading(self) -> Blocks:
-        return Blocks(self)
-
-    def thoughtful(self, reply: Reply, blocks: Sequence[object]) -> Reply:
-        """The reply with the thinking that is among its blocks."""
-        return msgspec.structs.replace(reply, thinking=thinking_in(blocks, self._called))
+    def reading(self) -> AnthropicStream:
+        return AnthropicStream(self._called)
 
 
-def _messages(request: Request, by: str) -> list[Json]:
-    """Everything that was said and exchanged, in turns. What is empty is not taken, and so is left out."""
-    said = [("assistant" if role == "assistant" else "user", _spoken(text)) for role, text in request.history]
-    if request.exchange:  # a turn that follows the model's own words begins as its first request did
-        said += [("user", _spoken(GO_ON))] if said and said[-1][0] == "assistant" else []
-    for item in identified(request.exchange):
+@dataclass(frozen=True, init=False, repr=False)
+class AnthropicModel(HostedModel):
+    """A model of Anthropic's, or of a server that speaks messages: `AnthropicModel("claude-sonnet-5")`.
+
+    The key is `api_key`, or `ANTHROPIC_API_KEY` at the time of a call; a server on this machine needs none.
+    The address is `base_url`, or `ANTHROPIC_BASE_URL`; `price` is what its tokens cost. A call is never retried here.
+    """
+
+    provider: ClassVar[str] = ANTHROPIC_PROVIDER.name
+    _kind: ClassVar[ModelKind] = ModelKind(ANTHROPIC_PROVIDER, AnthropicDialect, AnthropicOptions)
+
+    def __init__(self, name: str, **options: Unpack[AnthropicOptions]) -> None:
+        self._configure(name, options)
+
+
+def _anthropic_messages(request: Request, by: str) -> list[Json]:
+    """History and exchange as alternating messages. Empty texts, which the provider refuses, are left out."""
+    said = [("assistant" if role == "assistant" else "user", _text_blocks(text)) for role, text in request.history]
+    if request.exchange:  # as in the turn's first request, if the history ends with the model's own text
+        said += [("user", _text_blocks(CONTINUE_TEXT))] if said and said[-1][0] == "assistant" else []
+    for item in with_plain_call_ids(request.exchange):
         match item:
             case Asked():
-                said.append(("assistant", _asked(item, by)))
+                said.append(("assistant", _asked_blocks(item, by)))
             case Answered():
-                said.append(("user", [_result(item)]))
+                said.append(("user", [_tool_result_block(item)]))
             case _:
-                said.append(("user", _spoken(item.text)))
+                said.append(("user", _text_blocks(item.text)))
     messages: list[tuple[str, list[Json]]] = []
     for role, blocks in said:
         if blocks and messages and messages[-1][0] == role:
@@ -155,123 +141,126 @@ def _messages(request: Request, by: str) -> list[Json]:
         elif blocks:
             messages.append((role, blocks))
     if not messages or messages[0][0] == "assistant":
-        messages.insert(0, ("user", _spoken(YOU_BEGIN)))
+        messages.insert(0, ("user", _text_blocks(SPEAK_FIRST_TEXT)))
     if messages[-1][0] == "assistant":
-        messages.append(("user", _spoken(GO_ON)))  # or it would be taken for the beginning of the answer
+        messages.append(("user", _text_blocks(CONTINUE_TEXT)))  # or it would be taken as the start of the answer
     return [{"role": role, "content": blocks} for role, blocks in messages]
 
 
-def _asked(asked: Asked, by: str) -> list[Json]:
-    """What the model asked for, with what it thought before if it is this model that thought it."""
+def _asked_blocks(asked: Asked, by: str) -> list[Json]:
+    """Text and calls of an earlier reply, with its thinking if that is this model's own."""
     thinking = asked.thinking
     if not isinstance(thinking, Thinking) or thinking.by != by:
-        return [*_spoken(asked.text), *map(_use, asked.calls)]
+        return [*_text_blocks(asked.text), *map(_tool_use_block, asked.calls)]
     blocks: list[Json] = []
-    for part in with_thinking(thinking, asked.text, asked.calls):
+    for part in interleave_thinking(thinking, asked.text, asked.calls):
         match part:
             case str():
-                blocks += _spoken(part)
+                blocks += _text_blocks(part)
             case Call():
-                blocks.append(_use(part))
+                blocks.append(_tool_use_block(part))
             case block:
                 blocks.append(block)
     return blocks
 
 
-def _spoken(text: str) -> list[Json]:
+def _text_blocks(text: str) -> list[Json]:
     return [{"type": "text", "text": text}] if text.strip() else []
 
 
-def _use(call: Call) -> Json:
+def _tool_use_block(call: Call) -> Json:
     return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": call.args}
 
 
-def _result(answered: Answered) -> Json:
+def _tool_result_block(answered: Answered) -> Json:
     result: Json = {"type": "tool_result", "tool_use_id": answered.call.call_id, "content": answered.text}
     return {**result, "is_error": True} if answered.failed else result
 
 
-def _tools(request: Request) -> dict[str, object]:
-    """The tools on offer. Where calls are shown some must be described, so those that were called are, if none is."""
+def _tool_fields(request: Request) -> dict[str, object]:
+    """The tools. A request with calls must describe some, so if none is offered, those called are, and disabled."""
     if request.specs:
         offered = [(spec.name, spec.description, spec.parameters) for spec in request.specs]
-        return {"tools": [_tool(*tool) for tool in offered]}
+        return {"tools": [_anthropic_tool(*tool) for tool in offered]}
     called = {call.name: None for item in request.exchange if isinstance(item, Asked) for call in item.calls}
     if not called:
         return {}
-    return {"tools": [_tool(name, GONE, {"type": "object"}) for name in called], "tool_choice": {"type": "none"}}
+    return {
+        "tools": [_anthropic_tool(name, WITHDRAWN_TOOL_TEXT, {"type": "object"}) for name in called],
+        "tool_choice": {"type": "none"},
+    }
 
 
-def _tool(name: str, description: str, parameters: Json) -> Json:
+def _anthropic_tool(name: str, description: str, parameters: Json) -> Json:
     return {"name": name, "description": description, "input_schema": parameters}
 
 
 # What comes back
 
 
-class Used(msgspec.Struct):
+class AnthropicUsage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
 
 
-class Details(msgspec.Struct):
+class AnthropicStopDetails(msgspec.Struct):
     explanation: str | None = None
 
 
-class Message(msgspec.Struct):
+class AnthropicMessage(msgspec.Struct):
     """A message, or the end of one."""
 
     content: list[msgspec.Raw] | None = None
     stop_reason: str | None = None
-    stop_details: Details | None = None
-    usage: Used | None = None
+    stop_details: AnthropicStopDetails | None = None
+    usage: AnthropicUsage | None = None
     error: object = None
 
 
-class Delta(msgspec.Struct):
+class AnthropicDelta(msgspec.Struct):
     type: str | None = None
     text: str = ""
     partial_json: str = ""
     thinking: str = ""
     signature: str = ""
     stop_reason: str | None = None
-    stop_details: Details | None = None
+    stop_details: AnthropicStopDetails | None = None
 
 
-class Streamed(msgspec.Struct):
+class AnthropicEvent(msgspec.Struct):
     type: str
     index: int = 0
-    message: Message | None = None
+    message: AnthropicMessage | None = None
     content_block: dict[str, object] | None = None
-    delta: Delta | None = None
-    usage: Used | None = None
+    delta: AnthropicDelta | None = None
+    usage: AnthropicUsage | None = None
     error: object = None
 
 
-class Use(msgspec.Struct, tag="tool_use"):
-    """A call of a tool. Its arguments are undecoded: decoded, of two values for one key the first would be lost."""
+class AnthropicToolUse(msgspec.Struct, tag="tool_use"):
+    """A tool call. Its arguments are undecoded, so that a repeated key is noticed later."""
 
     input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
-def _whole_block(raw: msgspec.Raw) -> object:
-    block: object = parsed(bytes(raw))
+def _decode_block(raw: msgspec.Raw) -> object:
+    block: object = parse_json(bytes(raw))
     if not isinstance(block, dict) or block.get("type") != "tool_use":
         return block
-    return {**block, "input": raw_text(decoded(bytes(raw), Use).input)}
+    return {**block, "input": arguments_text(decode_answer(bytes(raw), AnthropicToolUse).input)}
 
 
-class Block:
-    """A block of which parts have come."""
+class AnthropicBlock:
+    """A block that is received in parts."""
 
     def __init__(self, start: Json) -> None:
         self.start, self.text, self.arguments = start, [str(start.get("text") or "")], list[str]()
         self.thinking, self.signature = ([str(start.get(part) or "")] for part in ("thinking", "signature"))
 
     def whole(self) -> Json:
-        """The block as it would have come in one piece. Where nothing was written, the beginning has the arguments."""
+        """The whole block. If no part had arguments, they are in its start."""
         if self.start.get("type") == "text":
             return {**self.start, "text": "".join(self.text)}
         if self.start.get("type") == "tool_use" and any(self.arguments):
@@ -281,37 +270,37 @@ class Block:
         return self.start
 
 
-class Blocks:
+class AnthropicStream:
     """A streamed message."""
 
-    def __init__(self, dialect: Messages) -> None:
+    def __init__(self, by: str) -> None:
         self.done = False
-        self._dialect = dialect
-        self._blocks: dict[int, Block] = {}
-        self._end = Message()
-        self._used = Used()
+        self._by = by
+        self._blocks: dict[int, AnthropicBlock] = {}
+        self._end = AnthropicMessage()
+        self._used: dict[str, int] = {}
 
-    def read(self, event: Event) -> str:
-        streamed = decoded_event(event, Streamed)
+    def read(self, event: SseEvent) -> str:
+        streamed = decode_sse_data(event, AnthropicEvent)
         match streamed.type:
             case "error":
-                raise Told(streamed.error)
+                raise ProviderReportedError(streamed.error)
             case "message_start" if streamed.message is not None:
                 self._count(streamed.message.usage)
             case "content_block_start" if streamed.content_block is not None:
-                block = self._blocks[streamed.index] = Block(streamed.content_block)
+                block = self._blocks[streamed.index] = AnthropicBlock(streamed.content_block)
                 return block.text[0]
             case "content_block_delta" if streamed.delta is not None:
-                return self._heard(streamed.index, streamed.delta)
+                return self._add_delta(streamed.index, streamed.delta)
             case "message_delta":
-                delta = streamed.delta or Delta()
-                self._end = Message(stop_reason=delta.stop_reason, stop_details=delta.stop_details)
+                delta = streamed.delta or AnthropicDelta()
+                self._end = AnthropicMessage(stop_reason=delta.stop_reason, stop_details=delta.stop_details)
                 self._count(streamed.usage)
             case "message_stop":
                 self.done = True
         return ""
 
-    def _heard(self, index: int, delta: Delta) -> str:
+    def _add_delta(self, index: int, delta: AnthropicDelta) -> str:
         block = self._blocks.get(index)
         if block is None:
             raise Malformed("malformed", f"a part of block {index} comes before its beginning")
@@ -327,36 +316,34 @@ class Blocks:
                 block.signature.append(delta.signature)
         return ""
 
-    def _count(self, used: Used | None) -> None:
-        """These are totals: what is told later replaces what was told before."""
-        told: Iterable[tuple[str, object]] = [] if used is None else msgspec.structs.asdict(used).items()
-        self._used = msgspec.structs.replace(self._used, **{name: n for name, n in told if n is not None})
+    def _count(self, used: AnthropicUsage | None) -> None:
+        """These are totals: later ones replace earlier ones."""
+        if used is not None:
+            self._used |= {name: total for name, total in asdict(used).items() if total is not None}
 
     def reply(self) -> Reply:
         if not self.done and self._end.stop_reason is None:
-            raise Unfinished
+            raise UnfinishedAnswer
         ordered = [self._blocks[index] for index in sorted(self._blocks)]
         unwritten = not ordered or not any(ordered[-1].arguments)
-        blocks = [block.whole() for block in ordered]
-        return self._dialect.thoughtful(_reply(blocks, self._end, self._used, unwritten=unwritten), blocks)
+        end = replace(self._end, usage=AnthropicUsage(**self._used))
+        return _anthropic_reply([block.whole() for block in ordered], end, self._by, unwritten=unwritten)
 
 
-def _reply(blocks: Sequence[object], end: Message, used: Used, *, unwritten: bool) -> Reply:
-    """All of it. `unwritten`: the last arguments did not come as text, so in a cut message a part may be missing."""
-    cut = end.stop_reason in CUT
-    try:
-        text, calls = read_blocks(blocks)
-    except TypeError as error:
-        raise Malformed("malformed", str(error)) from error
-    if cut and _ends_in_use(blocks) and (unwritten or isinstance(calls[-1].fault, str)):
-        calls = (*calls[:-1], faulty_call(calls[-1].name, OUT_OF_TOKENS, calls[-1].call_id))
+def _anthropic_reply(blocks: Sequence[object], end: AnthropicMessage, by: str, *, unwritten: bool) -> Reply:
+    """The reply. `unwritten`: the last arguments were not text, so in a cut message a part of them may be missing."""
+    cut = end.stop_reason in CUT_STOP_REASONS
+    text, calls = decode_blocks(blocks)
+    if cut and _ends_in_tool_use(blocks) and (unwritten or isinstance(calls[-1].fault, str)):
+        calls = (*calls[:-1], faulty_call(calls[-1].name, ARGUMENTS_CUT_OFF, calls[-1].call_id))
     if not text and end.stop_details is not None and end.stop_reason == "refusal":
         text = end.stop_details.explanation or ""
+    used = end.usage or AnthropicUsage()
     read, written = used.cache_read_input_tokens or 0, used.cache_creation_input_tokens or 0
     usage = Usage((used.input_tokens or 0) + read + written, used.output_tokens or 0, read, written)
-    return Reply(text, calls, usage, cut)
+    return Reply(text, calls, usage, cut, thinking_in(blocks, by))
 
 
-def _ends_in_use(blocks: Sequence[object]) -> bool:
+def _ends_in_tool_use(blocks: Sequence[object]) -> bool:
     last = blocks[-1] if blocks else None
     return isinstance(last, dict) and last.get("type") == "tool_use"

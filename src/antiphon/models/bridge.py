@@ -1,11 +1,10 @@
-"""Models of every provider that we do not speak to ourselves, through pydantic-ai.
+"""Models of all other providers, through pydantic-ai.
 
-Rule 1: nothing of pydantic-ai is loaded before a model is named, and no key is needed before it is registered or asked.
-Rule 2: nothing below asks twice. Retries are set to none for every vendor's client that takes such a setting.
-        Those of Bedrock (see `AWS_MAX_ATTEMPTS`), Hugging Face and xAI do not, and an HTTP client or a chain of
-        models that you built yourself does as you made it do.
-Rule 3: every request holds on to the connections, and so does the model until it is closed: they are let go of as
-        soon as both are done with them.
+Rule 1: pydantic-ai is loaded when a model is named. A key is needed when it is registered or called.
+Rule 2: nothing below retries. Retries are turned off where a vendor's client has such a setting. Those of Bedrock
+        (see `AWS_MAX_ATTEMPTS`), Hugging Face and xAI have none, and an HTTP client or a chain of models that you built
+        yourself keeps its own.
+Rule 3: the connections are held by each request, and by the model until it is closed; the last of them closes them.
 """
 
 from __future__ import annotations
@@ -17,24 +16,23 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-import msgspec
+from msgspec.structs import replace
 
-from antiphon.agents.messages import NO_USAGE, Reply, Request, Usage
+from antiphon.agents.call_results import NO_USAGE, Reply
+from antiphon.agents.messages import Request
 from antiphon.core.errors import UsageError
-from antiphon.core.words import shown
-from antiphon.models.prices import Price, cost_of, usual_price, warm
+from antiphon.core.text import describe
+from antiphon.models.prices import Price, cost_of, load_usual_prices, usual_price
 
 if TYPE_CHECKING:
-    from pydantic_ai.models import Model, StreamedResponse
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
 
-EXAMPLE = "mistral:mistral-large-latest"
-ADVICE = f"give the name of one, such as {EXAMPLE!r}, or a model of pydantic-ai"
+    PydanticRequest = tuple[list[ModelMessage], ModelSettings, ModelRequestParameters]
 
-
-def bridged(name: str) -> BridgedModel:
-    """The model that is called `provider:name`; `UsageError` if no such provider is known."""
-    return BridgedModel(name)
+EXAMPLE_MODEL_NAME = "mistral:mistral-large-latest"
+BRIDGED_MODEL_ADVICE = f"give the name of one, such as {EXAMPLE_MODEL_NAME!r}, or a model of pydantic-ai"
 
 
 class BridgedModel:
@@ -45,13 +43,14 @@ class BridgedModel:
     """
 
     def __init__(self, model: Model[object] | str, *, price: Price | None = None, **options: object) -> None:
-        _check_installed(model)
-        _check_options(options)
+        if importlib.util.find_spec("pydantic_ai") is None:
+            raise UsageError(f"{describe(model)} needs pip install 'antiphon[models]'")
+        _check_model_settings(options)
         self._given, self._price, self._options = model, price, options
         self._built: Model[object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Where the connections are held on to; None if they are not."""
-        self.provider, self.name = _checked_name(model) if isinstance(model, str) else _read_name(model)
+        """The event loop on which the model holds its connections; None if it does not."""
+        self.provider, self.name = _split_model_name(model) if isinstance(model, str) else _name_of_model(model)
 
     def __repr__(self) -> str:
         return f"BridgedModel({self._given!r})"
@@ -74,29 +73,26 @@ class BridgedModel:
         """`UsageError` if the provider's package or its key is missing."""
         self._model()
         if self._price is None:
-            warm()
+            load_usual_prices()
 
     async def close(self) -> None:
-        """Let the connections go as soon as nobody is being answered. Asked again, the model opens new ones."""
+        """Close the connections, at once or with the last call. A later call opens new ones."""
         if self._loop is not None:
             self._loop = None
             await self._model().__aexit__(None, None, None)
 
     async def __call__(self, request: Request) -> Reply:
         """The answer to a request; `ModelError` if there is none."""
-        from antiphon.models.bridge_messages import messages_of, parameters_of, reply_of
+        from antiphon.models.bridge_messages import reply_of_response
 
-        with self._explained():
-            async with self._held() as model:
-                settings = self._settings(model)
-                response = await model.request(
-                    messages_of(request, self._called), settings, parameters_of(request, model)
-                )
-            return self._priced(reply_of(response, self._called))
+        with self._translate_errors():
+            async with self._open_model() as model:
+                response = await model.request(*self._sent(request, model))
+            return self._priced_reply(reply_of_response(response, self._called))
 
     async def stream(self, request: Request) -> AsyncIterator[str | Reply]:
-        """Pieces of text as they come, then the whole answer. A model that cannot stream says it in one piece."""
-        from antiphon.models.bridge_messages import can_stream, piece_of, reply_of
+        """The answer's text as it arrives, then the whole answer. A model that cannot stream sends it in one piece."""
+        from antiphon.models.bridge_messages import can_stream, reply_of_response, streamed_text_of
 
         if not can_stream(self._model()):
             reply = await self(request)
@@ -104,26 +100,22 @@ class BridgedModel:
                 yield reply.text
             yield reply
             return
-        async with self._listening(request) as response:
+        async with self._open_stream(request) as response:
             async for event in response:
-                if piece := piece_of(event):
+                if piece := streamed_text_of(event):
                     yield piece
-            reply = self._priced(reply_of(response.get(), self._called))
+            reply = self._priced_reply(reply_of_response(response.get(), self._called))
         yield reply
 
     @asynccontextmanager
-    async def _listening(self, request: Request) -> AsyncIterator[StreamedResponse]:
-        from antiphon.models.bridge_messages import messages_of, parameters_of
-
-        with self._explained():
-            async with self._held() as model:
-                settings, parameters = self._settings(model), parameters_of(request, model)
-                async with model.request_stream(messages_of(request, self._called), settings, parameters) as response:
-                    yield response
+    async def _open_stream(self, request: Request) -> AsyncIterator[StreamedResponse]:
+        with self._translate_errors():
+            async with self._open_model() as model, model.request_stream(*self._sent(request, model)) as response:
+                yield response
 
     @asynccontextmanager
-    async def _held(self) -> AsyncIterator[Model[object]]:
-        """The model, with its connections held on to."""
+    async def _open_model(self) -> AsyncIterator[Model[object]]:
+        """The model, with its connections open."""
         model, loop = self._model(), asyncio.get_running_loop()
         if self._loop is not None and self._loop is not loop and not self._loop.is_running():
             with suppress(RuntimeError):  # connections end with their event loop, and cannot be closed on another
@@ -136,79 +128,75 @@ class BridgedModel:
 
     def _model(self) -> Model[object]:
         if self._built is None:
-            self._built = _built(self._given, self._called)
+            self._built = _build_model(self._given, self._called)
         return self._built
 
-    def _settings(self, model: Model[object]) -> ModelSettings:
+    def _sent(self, request: Request, model: Model[object]) -> PydanticRequest:
+        from antiphon.models.bridge_messages import pydantic_messages_of, request_parameters_of
+
         once = {} if "max_retries" in model.unsupported_settings else {"max_retries": 0}
-        return cast("ModelSettings", {**self._options, **once})
+        settings = cast("ModelSettings", {**self._options, **once})
+        return pydantic_messages_of(request, self._called), settings, request_parameters_of(request, model)
 
-    def _priced(self, reply: Reply) -> Reply:
+    def _priced_reply(self, reply: Reply) -> Reply:
         usage = reply.usage
-        cost = None if usage == NO_USAGE else self._cost(usage)
-        return reply if cost is None else msgspec.structs.replace(reply, usage=_costing(usage, cost))
-
-    def _cost(self, usage: Usage) -> int | None:
-        return cost_of(self._price or partial(usual_price, self.provider), self.name, usage)
+        price = self._price or partial(usual_price, self.provider)
+        cost = None if usage == NO_USAGE else cost_of(price, self.name, usage)
+        return reply if cost is None else replace(reply, usage=replace(usage, cost=cost))
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns what pydantic-ai raises into our errors."""
-        from antiphon.models.bridge_messages import failure_of
+    def _translate_errors(self) -> Iterator[None]:
+        """Translate errors of pydantic-ai to ours."""
+        from antiphon.models.bridge_messages import model_failure_of
 
         try:
             yield
         except Exception as error:
-            failure = failure_of(error, self._called)
+            failure = model_failure_of(error, self._called)
             if failure is None:
                 raise
             raise failure from error
 
 
-def _check_installed(model: object) -> None:
-    if importlib.util.find_spec("pydantic_ai") is None:
-        raise UsageError(f"{shown(model)} needs pip install 'antiphon[models]'")
-
-
-def _checked_name(name: str) -> tuple[str, str]:
-    """The provider and its model; `UsageError` if nobody knows the provider, or what speaks to it is not installed."""
+def _split_model_name(name: str) -> tuple[str, str]:
+    """The provider and its model; `UsageError` if the provider is unknown, or its package is not installed."""
     from pydantic_ai.providers import infer_provider_class
 
     provider, _, model = name.partition(":")
     if not provider or not model:
-        raise UsageError(f"{shown(name)} names no model; write its provider before it, such as {EXAMPLE}")
+        raise UsageError(f"{describe(name)} names no model; write its provider before it, such as {EXAMPLE_MODEL_NAME}")
     try:
         infer_provider_class(provider)
     except ImportError as error:
-        raise UsageError(f"{shown(name)} needs a package that is not installed: {error}") from error
+        raise UsageError(f"{describe(name)} needs a package that is not installed: {error}") from error
     except ValueError as error:
-        raise UsageError(f"no provider is called {shown(provider)}; {ADVICE}") from error
+        raise UsageError(f"no provider is called {describe(provider)}; {BRIDGED_MODEL_ADVICE}") from error
     return provider, model
 
 
-def _read_name(model: Model[object]) -> tuple[str, str]:
+def _name_of_model(model: Model[object]) -> tuple[str, str]:
     from pydantic_ai.models import Model
 
     given: object = model
     if not isinstance(given, Model):
-        raise UsageError(f"{shown(given)} is no model; {ADVICE}")
+        raise UsageError(f"{describe(given)} is no model; {BRIDGED_MODEL_ADVICE}")
     return given.system, given.model_name
 
 
-def _built(given: Model[object] | str, called: str) -> Model[object]:
-    """The model itself. Nothing is asked for that, so that whatever fails is something that is missing."""
+def _build_model(given: Model[object] | str, called: str) -> Model[object]:
+    """The pydantic-ai model. No request is made, so any error means that a setting or a package is missing."""
     from pydantic_ai.models import infer_model
 
-    from antiphon.models.bridge_messages import said_by
+    from antiphon.models.bridge_messages import pydantic_error_text
 
     try:
         return infer_model(given)
     except Exception as error:
-        raise UsageError(f"{called} cannot be asked: {said_by(error)}") from error
+        raise UsageError(f"{called} cannot be asked: {pydantic_error_text(error)}") from error
 
 
-def _check_options(options: Mapping[str, object]) -> None:
-    """Pydantic-ai takes no notice of settings that it does not know."""
+def _check_model_settings(options: Mapping[str, object]) -> None:
+    """`UsageError` for an unknown option, which pydantic-ai would ignore."""
     from pydantic_ai.settings import ModelSettings
 
     if "max_retries" in options:
@@ -216,8 +204,4 @@ def _check_options(options: Mapping[str, object]) -> None:
     for name in options.keys() - ModelSettings.__annotations__.keys():
         vendor, _, setting = name.partition("_")
         if not setting or importlib.util.find_spec(f"pydantic_ai.models.{vendor}") is None:
-            raise UsageError(f"a model has no option {shown(name)}; give settings such as temperature=0.2")
-
-
-def _costing(usage: Usage, cost: int) -> Usage:
-    return msgspec.structs.replace(usage, cost=cost)
+            raise UsageError(f"a model has no option {describe(name)}; give settings such as temperature=0.2")

@@ -1,10 +1,10 @@
-"""Requests, replies and failures, between our words and those of pydantic-ai.
+"""Requests, replies and errors, translated to and from pydantic-ai.
 
-Rule 1: a request is sent as it is: the system's text first, what was said before, what was exchanged in this turn.
-        Only the ids of calls are made fit, for another model of the team may have given them, or none.
-Rule 2: of an answer, what was said and what is called for is kept. Thinking is no text; what the provider signed and
-        wants back within the turn is returned to the same model as it came, and all other thinking is left out.
-Rule 3: a failure says whether asking again may help. What is not known here is raised as it came.
+Rule 1: a request is sent as it is: system prompt, history, exchange of this turn. Only the ids of calls are replaced,
+        because another model of the team may have made them, or none.
+Rule 2: of an answer, text and calls are kept. Thinking is not text; if the provider signed it and needs it back within
+        the turn, the same model gets it unchanged, and all other thinking is left out.
+Rule 3: an error says whether a retry may help. An unknown one is raised unchanged.
 
 This module loads pydantic-ai; `bridge` loads this module when it is used.
 """
@@ -47,38 +47,28 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from antiphon.agents.arguments import written_call
-from antiphon.agents.messages import (
-    NO_USAGE,
-    Answered,
-    Asked,
-    Call,
-    Exchange,
-    Reply,
-    Request,
-    ToolSpec,
-    Usage,
-)
-from antiphon.agents.thinking import Thinking, thinking_in, with_thinking
+from antiphon.agents.call_results import NO_USAGE, Call, Reply, Thinking, Usage, parse_call
+from antiphon.agents.messages import Answered, Asked, Request, interleave_thinking, thinking_in
 from antiphon.core.codec import Malformed, as_type
+from antiphon.core.envelope import Json
 from antiphon.core.errors import AntiphonError, ModelRefused, ModelUnavailable, ReplyMalformed, UsageError
-from antiphon.core.events import Json
-from antiphon.core.views import Message
-from antiphon.models.exchange import identified
-from antiphon.models.faults import PASSING, short, wait_told, words_of
+from antiphon.models.provider_client import with_plain_call_ids
+from antiphon.models.provider_errors import RETRYABLE_STATUSES, error_text_of, retry_after_in, shorten_text
 
-ADVERTISED = " To try Pydantic AI"
-"""Where a message goes on about something that is of no use here."""
+ADVERTISEMENT_START = " To try Pydantic AI"
+"""The start of an advertisement in an error message."""
 
-Part = ModelRequestPart | ModelResponsePart
+PydanticPart = ModelRequestPart | ModelResponsePart
 
 
 # What is sent
 
 
-def messages_of(request: Request, by: str = "") -> list[ModelMessage]:
-    """Everything that is said in a request to the model `by`, neighbours of one side in one message."""
-    grouped = groupby(_parts(request, by), key=lambda part: isinstance(part, TextPart | ToolCallPart | ThinkingPart))
+def pydantic_messages_of(request: Request, by: str = "") -> list[ModelMessage]:
+    """The messages of a request to the model `by`; consecutive parts of one side are one message."""
+    grouped = groupby(
+        _request_parts(request, by), key=lambda part: isinstance(part, TextPart | ToolCallPart | ThinkingPart)
+    )
     return [
         ModelResponse(parts=cast("list[ModelResponsePart]", list(parts)))
         if answered
@@ -87,23 +77,15 @@ def messages_of(request: Request, by: str = "") -> list[ModelMessage]:
     ]
 
 
-def _parts(request: Request, by: str) -> Iterator[Part]:
+def _request_parts(request: Request, by: str) -> Iterator[PydanticPart]:
     if request.system:
         yield SystemPromptPart(request.system)
-    for message in request.history:
-        yield _said(message)
-    yield from _exchanged(request.exchange, by)
-
-
-def _said(message: Message) -> Part:
-    return TextPart(message.text) if message.role == "assistant" else UserPromptPart(message.text)
-
-
-def _exchanged(exchange: Exchange, by: str) -> Iterator[Part]:
-    for item in identified(exchange):
+    for role, text in request.history:
+        yield TextPart(text) if role == "assistant" else UserPromptPart(text)
+    for item in with_plain_call_ids(request.exchange):
         match item:
             case Asked():
-                yield from _asked(item, by)
+                yield from _asked_parts(item, by)
             case Answered(call, text, failed):
                 outcome: Literal["failed", "success"] = "failed" if failed else "success"
                 yield ToolReturnPart(call.name, text, call.call_id, outcome=outcome)
@@ -111,13 +93,13 @@ def _exchanged(exchange: Exchange, by: str) -> Iterator[Part]:
                 yield UserPromptPart(item.text)
 
 
-def _asked(asked: Asked, by: str) -> Iterator[Part]:
+def _asked_parts(asked: Asked, by: str) -> Iterator[PydanticPart]:
     thinking = asked.thinking if isinstance(asked.thinking, Thinking) and asked.thinking.by == by else Thinking(by, ())
-    parts = with_thinking(thinking, asked.text, asked.calls)
-    yield from (_part(part) for part in parts if part or not asked.calls)
+    parts = interleave_thinking(thinking, asked.text, asked.calls)
+    yield from (_part_of(part) for part in parts if part or not asked.calls)
 
 
-def _part(part: str | Call | Json) -> Part:
+def _part_of(part: str | Call | Json) -> PydanticPart:
     match part:
         case str():
             return TextPart(part)
@@ -127,9 +109,12 @@ def _part(part: str | Call | Json) -> Part:
             return as_type(part["part"], ThinkingPart)
 
 
-def parameters_of(request: Request, model: Model[object]) -> ModelRequestParameters:
-    """The tools on offer, and the shape that is wanted of the answer."""
-    tools = [_tool(spec) for spec in request.specs]
+def request_parameters_of(request: Request, model: Model[object]) -> ModelRequestParameters:
+    """The tools, and the schema of the answer."""
+    tools = [
+        ToolDefinition(name=spec.name, parameters_json_schema=spec.parameters, description=spec.description)
+        for spec in request.specs
+    ]
     if request.output is None:
         return ModelRequestParameters(function_tools=tools)
     return ModelRequestParameters(
@@ -139,12 +124,8 @@ def parameters_of(request: Request, model: Model[object]) -> ModelRequestParamet
     )
 
 
-def _tool(spec: ToolSpec) -> ToolDefinition:
-    return ToolDefinition(name=spec.name, parameters_json_schema=spec.parameters, description=spec.description)
-
-
 def _keeps_to_schemas(model: Model[object], request: Request) -> bool:
-    """Whether the provider sees to the shape itself. If not, the model is told of it, and the turn sees to it."""
+    """Whether the provider enforces the schema. If not, it goes into the prompt, and the turn validates the answer."""
     profile: dict[str, object] = {**model.profile}
     both = not request.specs or profile.get("google_supports_tool_combination", not model.system.startswith("google"))
     an_object = request.output is not None and request.output.get("type") == "object"
@@ -155,12 +136,12 @@ def _keeps_to_schemas(model: Model[object], request: Request) -> bool:
 
 
 def can_stream(model: Model[object]) -> bool:
-    """Whether the model can be heard while it speaks."""
+    """Whether the model can stream."""
     return type(model).request_stream is not Model.request_stream
 
 
-def piece_of(event: object) -> str:
-    """The text that an event of a stream brings, if any."""
+def streamed_text_of(event: object) -> str:
+    """The text in an event of a stream, if any."""
     match event:
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
             return text
@@ -168,28 +149,32 @@ def piece_of(event: object) -> str:
             return ""
 
 
-def reply_of(response: ModelResponse, by: str) -> Reply:
-    """The answer of the model `by` as a reply; `ModelError` if it is none."""
+def reply_of_response(response: ModelResponse, by: str) -> Reply:
+    """The answer of the model `by` as a reply; `ModelError` if there is none."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
     cut = response.finish_reason == "length"
-    calls = tuple(_call(part, cut=cut) for part in asked)
+    calls = tuple(
+        # Arguments of None mean that the provider sent none.
+        parse_call(part.tool_name, {} if part.args is None else part.args, part.tool_call_id, cut=cut)
+        for part in response.parts
+        if isinstance(part, ToolCallPart)
+    )
     if response.state == "incomplete":
         raise ModelUnavailable(f"the answer broke off after {len(text)} characters")
     if response.state != "complete" or (response.finish_reason in ("content_filter", "error") and not (text or calls)):
         raise ReplyMalformed(f"there is no answer: it ended as {response.finish_reason or response.state}")
-    return Reply(text, calls, _usage(response.usage), cut, _thinking(response, by))
+    return Reply(text, calls, _usage_of_response(response.usage), cut, _thinking_of_response(response, by))
 
 
-def _thinking(response: ModelResponse, by: str) -> Thinking | UnsetType:
+def _thinking_of_response(response: ModelResponse, by: str) -> Thinking | UnsetType:
     try:
-        return thinking_in([_block(part) for part in response.parts], by)
+        return thinking_in([_block_of_part(part) for part in response.parts], by)
     except Malformed as error:
         raise ReplyMalformed(f"the answer of {by} cannot be used: {error}") from error
 
 
-def _block(part: object) -> Json:
-    """A part as far as its place counts; signed thinking in full."""
+def _block_of_part(part: object) -> Json:
+    """A part as a block: its position counts, and of signed thinking the content, too."""
     match part:
         case TextPart(content=text):
             return {"type": "text", "text": text}
@@ -202,12 +187,7 @@ def _block(part: object) -> Json:
             return {"type": "other"}
 
 
-def _call(part: ToolCallPart[object], *, cut: bool) -> Call:
-    """The call. Where the arguments are None, the provider has said that there are none."""
-    return written_call(part.tool_name, {} if part.args is None else part.args, part.tool_call_id, cut=cut)
-
-
-def _usage(usage: RequestUsage) -> Usage:
+def _usage_of_response(usage: RequestUsage) -> Usage:
     if usage.unmeasured_requests:
         return NO_USAGE
     return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
@@ -216,12 +196,12 @@ def _usage(usage: RequestUsage) -> Usage:
 # What goes wrong
 
 
-def failure_of(error: Exception, who: str) -> AntiphonError | None:
-    """The failure in our words, `who` being the model; None if it is of no kind that is known here."""
-    said = said_by(error)
+def model_failure_of(error: Exception, who: str) -> AntiphonError | None:
+    """The error of the model `who` as one of ours; None if it is of an unknown kind."""
+    said = pydantic_error_text(error)
     match error:
         case ModelHTTPError():
-            return _by_status(error, who)
+            return _failure_by_status(error, who)
         case ModelRequestRejectedError() | ModelQuotaExceededError():
             return ModelRefused(f"{who} refused the request: {said}")
         case ModelAPIError():
@@ -233,25 +213,25 @@ def failure_of(error: Exception, who: str) -> AntiphonError | None:
         case UserError() | ImportError():
             return UsageError(f"{who} cannot be asked: {said}")
         case ExceptionGroup():
-            return _of_several(error, who)
+            return _failure_of_group(error, who)
         case _:
             return None
 
 
-def said_by(error: Exception) -> str:
-    """What an error says that is of use here, in one line and cut short."""
-    return short(str(error).partition(ADVERTISED)[0]) or type(error).__name__
+def pydantic_error_text(error: Exception) -> str:
+    """The message of an error in one line, truncated."""
+    return shorten_text(str(error).partition(ADVERTISEMENT_START)[0]) or type(error).__name__
 
 
-def _by_status(error: ModelHTTPError, who: str) -> ModelUnavailable | ModelRefused:
-    status, said = error.status_code, words_of(error.body)
-    if status in PASSING or status >= 500:
-        wait = error.retry_after if error.headers is None else wait_told(error.headers)
+def _failure_by_status(error: ModelHTTPError, who: str) -> ModelUnavailable | ModelRefused:
+    status, said = error.status_code, error_text_of(error.body)
+    if status in RETRYABLE_STATUSES or status >= 500:
+        wait = error.retry_after if error.headers is None else retry_after_in(error.headers)
         return ModelUnavailable(f"{who} answered {status}: {said}", status=status, retry_after=wait)
     return ModelRefused(f"{who} refused the request ({status}): {said}", status=status)
 
 
-def _of_several(group: ExceptionGroup[Exception], who: str) -> AntiphonError | None:
-    """Of a model that stands for several, all of which failed: the failure that may pass, or else the first."""
-    failures = [failure_of(error, who) for error in group.exceptions]
+def _failure_of_group(group: ExceptionGroup[Exception], who: str) -> AntiphonError | None:
+    """The error of a chain of models, all of which failed: a transient one, or else the first."""
+    failures = [model_failure_of(error, who) for error in group.exceptions]
     return next((failure for failure in failures if isinstance(failure, ModelUnavailable)), failures[0])

@@ -1,9 +1,9 @@
 """What a model's answer costs.
 
 Rule 1: money is counted in whole millionths of a dollar, rounded up: a sum of costs is never below what was spent.
-Rule 2: what has no known price costs None, which is not the same as nothing.
-Rule 3: nothing is fetched. The usual prices are those that were installed.
-Rule 4: a price that cannot be told costs nobody an answer.
+Rule 2: if the price is unknown, the cost is None, not 0.
+Rule 3: nothing is fetched. The usual prices are those that are installed.
+Rule 4: an error in a price function never loses an answer.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from math import ceil, isfinite
 
-from antiphon.agents.messages import Usage
+from antiphon.agents.call_results import Usage
 from antiphon.core.errors import UsageError
-from antiphon.core.words import shown, told
+from antiphon.core.text import describe, describe_error
 
-log = logging.getLogger("antiphon.models")
+logger = logging.getLogger("antiphon.models")
 
 Price = Callable[[str, Usage], int | None]
-"""What a model of this name takes for this usage, in millionths of a dollar; None if that is not known."""
+"""The cost of a usage of the model with this name, in millionths of a dollar; None if it is unknown."""
 
 Rates = tuple[float, float] | tuple[float, float, float] | tuple[float, float, float, float]
-"""Dollars for a million tokens: read, written, and, if they differ, read from a cache and put into it."""
+"""Dollars per million tokens: input, output, and, if they differ, input read from and written to a cache."""
 
-ADVICE = "give dollars per million tokens: (input, output), and then what is read from and written to a cache"
+PRICE_ADVICE = "give dollars per million tokens: (input, output), and then what is read from and written to a cache"
 
 
 def price_table(table: Mapping[str, Rates]) -> Price:
@@ -38,30 +38,30 @@ def price_table(table: Mapping[str, Rates]) -> Price:
     """
     given: object = table
     if not isinstance(given, Mapping):
-        raise UsageError(f"the table of prices is {shown(given)}; give a dict of names, {ADVICE}")
-    rates = {_name(name): _rates(name, row) for name, row in given.items()}
+        raise UsageError(f"the table of prices is {describe(given)}; give a dict of names, {PRICE_ADVICE}")
+    rates = {_check_priced_name(name): _parse_rates(name, row) for name, row in given.items()}
 
     def price(name: str, usage: Usage) -> int | None:
-        return _cost(rates[name], usage) if name in rates else None
+        return _cost_at_rates(rates[name], usage) if name in rates else None
 
     return price
 
 
 def cost_of(price: Price, name: str, usage: Usage) -> int | None:
-    """What that cost at this price; None, and a warning, if the price fails or is no number that it could be."""
+    """The cost of a usage; None, with a warning, if the price function fails or returns an invalid value."""
     try:
         cost: object = price(name, usage)
-    except Exception as error:  # a price is anybody's function
-        log.warning("the price of %s could not be told: %s", name, told(error))
+    except Exception as error:  # a price is a user-defined function
+        logger.warning("the price of %s could not be told: %s", name, describe_error(error))
         return None
     if cost is None or (type(cost) is int and cost >= 0):
         return cost
-    log.warning("the price of %s came to %s; it should be millionths of a dollar", name, shown(cost))
+    logger.warning("the price of %s came to %s; it should be millionths of a dollar", name, describe(cost))
     return None
 
 
-def warm() -> None:
-    """Load the usual prices now, which takes half a second, and not when the first answer is there."""
+def load_usual_prices() -> None:
+    """Load the usual prices now, because it takes half a second, and not with the first answer."""
     if importlib.util.find_spec("genai_prices") is not None:
         from genai_prices.data_snapshot import get_snapshot
 
@@ -69,7 +69,7 @@ def warm() -> None:
 
 
 def usual_price(provider: str, name: str, usage: Usage) -> int | None:
-    """What the provider publishes; None if it has no known price for this, or `antiphon[prices]` is not installed."""
+    """The provider's published price; None if it is unknown, or `antiphon[prices]` is not installed."""
     try:
         from genai_prices import Usage as Counted
         from genai_prices import calc_price
@@ -85,23 +85,18 @@ def usual_price(provider: str, name: str, usage: Usage) -> int | None:
         dollars = calc_price(counted, name, provider_id=provider).total_price
     except (LookupError, ValueError):  # an unknown model, or counts that contradict each other
         return None
-    return in_millionths(dollars)
-
-
-def in_millionths(dollars: Decimal) -> int:
-    """Dollars as whole millionths, rounded up."""
     return int((dollars * 1_000_000).to_integral_value(ROUND_CEILING))
 
 
-def _name(name: object) -> str:
+def _check_priced_name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise UsageError(f"a model in the table of prices is called {shown(name)}; give its name as a text")
+        raise UsageError(f"a model in the table of prices is called {describe(name)}; give its name as a text")
     return name
 
 
-def _rates(name: object, row: object) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+def _parse_rates(name: object, row: object) -> tuple[Fraction, Fraction, Fraction, Fraction]:
     if not isinstance(row, tuple | list) or not 2 <= len(row) <= 4 or not all(map(_is_amount, row)):
-        raise UsageError(f"the price of {shown(name)} is {shown(row)}; {ADVICE}")
+        raise UsageError(f"the price of {describe(name)} is {describe(row)}; {PRICE_ADVICE}")
     # As it is written: 0.1 means a tenth, not the binary number next to it.
     read, written, *cached = (Fraction(str(dollars)) for dollars in row)
     return read, written, cached[0] if cached else read, cached[1] if len(cached) > 1 else read
@@ -111,7 +106,7 @@ def _is_amount(value: object) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
-def _cost(rates: tuple[Fraction, Fraction, Fraction, Fraction], usage: Usage) -> int:
+def _cost_at_rates(rates: tuple[Fraction, Fraction, Fraction, Fraction], usage: Usage) -> int:
     """Dollars per million tokens times tokens are millionths of a dollar."""
     read, written, from_cache, to_cache = rates
     plain = max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens)

@@ -1,22 +1,99 @@
-"""The adapters for two people talking, one question and one answer, and a round of equals."""
+"""The adapters of conversations, consultations and discussions, and what adapters are given that declare no more.
+
+Rule 1: after a failed turn the adapter says who continues. `recover_from_failure` is what every adapter does that does
+        not say otherwise.
+Rule 2: `traits_of` is the one place where what an adapter leaves out is filled in.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
-from antiphon.core.decision import WAIT, Assign, Close, Decision, Wait
-from antiphon.core.envelope import Envelope, visible_to
-from antiphon.core.events import EV_CHANNEL_OPENED, EV_PACKET, Json, Packet, event_of
-from antiphon.core.rules import Expectation, Seats
-from antiphon.core.state import State
+from msgspec.structs import replace
 
-ACKS = Expectation("acks_within", 30, "auto_close")
-RUNS = Expectation("turn_within", 600, "fail")
-"""What is expected of agents where nothing else is: no turn is owed for ever."""
-MOST_UNATTENDED = 20
+from antiphon.core.envelope import Envelope, Json, visible_to
+from antiphon.core.event_data import data_of, event_of
+from antiphon.core.events import EV_CHANNEL_OPENED, EV_PACKET, FailedTurn, Packet, Routing
+from antiphon.core.ruleset import REACTS_BY_DEFAULT, Adapter, AdapterTraits, Expectation, Seats, TurnEnd
+from antiphon.core.state import WAIT, Assign, Close, Decision, State, Wait
+from antiphon.core.views import view_by_size
+
+ACKS_WITHIN = Expectation("acks_within", 30, "auto_close")
+RUNS_WITHIN = Expectation("turn_within", 600, "fail")
+"""The default for agents, so that no turn is owed for ever."""
+ORDERED_EXPECTATIONS = (
+    ACKS_WITHIN,
+    Expectation("turn_within", 120, "warn"),
+    Expectation("turn_within", 600, "auto_close"),
+)
+"""What discussions and workflows expect."""
+MAX_UNATTENDED_TURNS = 20
+AfterGroup = Callable[[State, Envelope], Decision]
+"""What the rules say when a whole group has failed. The envelope stands for the answer of the last that failed."""
+MAX_GROUP_FAILURES = 3
+"""How often in a row a group may fail as a whole before its rules are asked no more."""
 
 
-def closed_by(envelope: Envelope) -> Close | None:
+def recover_from_failure(
+    adapter: Adapter, state: State, failed: FailedTurn, *, memory: object = None, after_group: AfterGroup | None = None
+) -> Decision:
+    """Who continues after a failed turn: in a free channel any other speaker, in an ordered one a person.
+
+    If others who were given the turn with the speaker have answered, the rules continue from the last answer. If all
+    have failed, `after_group` decides; its `Wait()` means that the rules say nothing of it. A group that fails as a
+    whole again and again is given up.
+    """
+    reason = f"turn_failed:{failed.reason}"
+    if not state.ordered:
+        attended = any(kind != "agent" for kind in state.participants.values())
+        return Wait("" if attended or state.owed else reason)
+    if state.speakers:
+        return WAIT
+    if state.turn_count > state.assigned_turns and state.last_speaker_id is not None:
+        answer = _stand_in(
+            state, state.last_speaker_id, envelope_id=state.last_envelope_id or "", routing=state.routing
+        )
+        return adapter.decide(memory, replace(state, interjected=False), answer)
+    recovered: Decision = WAIT
+    if after_group is not None and state.group and state.failures < MAX_GROUP_FAILURES * len(state.group):
+        recovered = after_group(state, _stand_in(state, failed.speaker))
+    if not isinstance(recovered, Wait):
+        return recovered
+    person = next((name for name, kind in state.participants.items() if kind == "human"), None)
+    errors = recovered.errors
+    return Close(reason, errors=errors) if person is None else Assign((person,), reason, errors=errors)
+
+
+def _stand_in(state: State, speaker: str, *, envelope_id: str = "", routing: Routing | None = None) -> Envelope:
+    """An envelope for the rules to be asked about, in place of an answer that is missing or not at hand."""
+    data: Json = {"body": ""} if routing is None else {"body": "", "routing": data_of(routing)}
+    at, place = state.updated_at, state.sequence
+    return Envelope(envelope_id, state.channel_id, speaker, None, EV_PACKET, data, created_at=at, sequence=place)
+
+
+def ends_in(adapter: Adapter | type[Adapter]) -> TurnEnd:
+    """What a turn ends in: as `ends_in` says, or `packets = True`, or a text."""
+    declared: TurnEnd | None = getattr(adapter, "ends_in", None)
+    return declared or ("packet" if getattr(adapter, "packets", False) else "text")
+
+
+def traits_of(adapter: Adapter) -> AdapterTraits:
+    """What an adapter declares beside what it must, with the defaults for what it does not."""
+
+    def recover(memory: object, state: State, failed: FailedTurn) -> Decision:
+        return recover_from_failure(adapter, state, failed, memory=memory)
+
+    return AdapterTraits(
+        ends_in(adapter),
+        getattr(adapter, "reacts", REACTS_BY_DEFAULT),
+        getattr(adapter, "routing_tools", None),
+        getattr(adapter, "view", view_by_size),
+        getattr(adapter, "recover", recover),
+    )
+
+
+def finish_decision(envelope: Envelope) -> Close | None:
     """The end of the channel, if this is a packet that says the work is finished; None otherwise."""
     event = event_of(envelope) if envelope.event_type == EV_PACKET else None
     if not isinstance(event, Packet) or event.routing.finish is None:
@@ -31,7 +108,7 @@ class Conversation:
     seats: ClassVar[Seats] = Seats(2, 2)
     ordered: ClassVar[bool] = False
     knobs: ClassVar[frozenset[str]] = frozenset()
-    expectations: ClassVar[tuple[Expectation, ...]] = (ACKS, RUNS)
+    expectations: ClassVar[tuple[Expectation, ...]] = (ACKS_WITHIN, RUNS_WITHIN)
 
     def __init__(self, knobs: Json) -> None:
         pass
@@ -39,13 +116,13 @@ class Conversation:
     def decide(self, memory: object, state: State, envelope: Envelope) -> Decision:
         if envelope.event_type == EV_CHANNEL_OPENED:
             return WAIT
-        finished = closed_by(envelope)
+        finished = finish_decision(envelope)
         if finished is not None:
             return finished
         speaker = envelope.sender_id
         owing = [name for name, kind in state.participants.items() if kind == "agent" and name != speaker]
         owing = [name for name in owing if visible_to(envelope, name)]
-        if owing and state.unattended >= MOST_UNATTENDED:
+        if owing and state.unattended >= MAX_UNATTENDED_TURNS:
             return Wait(f"unattended:{state.unattended}")
         return Assign(tuple(owing)) if owing else WAIT
 
@@ -59,7 +136,7 @@ class Consulting:
     knobs: ClassVar[frozenset[str]] = frozenset({"task"})
     """From where a task was given."""
     expectations: ClassVar[tuple[Expectation, ...]] = (
-        ACKS,
+        ACKS_WITHIN,
         Expectation("reply_within", 120, "warn"),
         Expectation("reply_within", 600, "auto_close"),
     )
@@ -74,21 +151,17 @@ class Consulting:
         if state.interjected:
             return WAIT
         answer = Assign((consultant,), "answers") if envelope.sender_id == asker else Close("answered")
-        return closed_by(envelope) or answer
+        return finish_decision(envelope) or answer
 
 
 class Discussion:
-    """Two or more speak in turn, round and round, until somebody closes."""
+    """Two or more speak in turn, round and round, until one closes the channel."""
 
     name: ClassVar[str] = "discussion"
     seats: ClassVar[Seats] = Seats(2)
     ordered: ClassVar[bool] = True
     knobs: ClassVar[frozenset[str]] = frozenset()
-    expectations: ClassVar[tuple[Expectation, ...]] = (
-        ACKS,
-        Expectation("turn_within", 120, "warn"),
-        Expectation("turn_within", 600, "auto_close"),
-    )
+    expectations: ClassVar[tuple[Expectation, ...]] = ORDERED_EXPECTATIONS
 
     def __init__(self, knobs: Json) -> None:
         pass
@@ -100,12 +173,13 @@ class Discussion:
         if state.interjected:
             return WAIT
         place = order.index(envelope.sender_id)
-        return closed_by(envelope) or Assign((order[(place + 1) % len(order)],), "next in the round")
+        return finish_decision(envelope) or Assign((order[(place + 1) % len(order)],), "next in the round")
 
 
-class Quiet:
+class SystemAdapter:
     """A channel in which nothing follows from anything: the hub's own, and those that can only be read."""
 
+    recorded_as: ClassVar[str] = "Quiet"
     name: ClassVar[str] = "system"
     seats: ClassVar[Seats] = Seats(0, 0)
     ordered: ClassVar[bool] = False

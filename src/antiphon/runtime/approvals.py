@@ -3,44 +3,45 @@
 Rule 1: what waits is read from the state of its channel, and from nowhere else. There is no second list.
 Rule 2: an approval_id names one occurrence: a call that is in doubt a second time, or a turn that is suspended a second
         time, has another.
-Rule 3: a decision is recorded together with what follows from it. The first one wins; a later one is told the first.
+Rule 3: a decision is recorded together with what follows from it. The first one wins; a later one is refused, and
+        names the first.
 Rule 4: people decide. Agents and services never do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
-from antiphon.core.codec import Malformed, check_json, digest_of
-from antiphon.core.envelope import HUB, Envelope
+from antiphon.core.codec import digest_of
+from antiphon.core.envelope import CHANNEL_ID_PATTERN, HUB, Envelope, Instant, Json
 from antiphon.core.errors import Denied, LogCorrupt, RulesInvalid, UnknownApproval, UnknownChannel, UsageError
-from antiphon.core.events import (
-    EV_APPROVAL_DECIDED,
-    ApprovalDecided,
-    CallDoubted,
-    CallStarted,
-    Json,
-    TurnSuspended,
-    event_of,
-)
+from antiphon.core.event_data import event_of
 from antiphon.core.evolve import evolve
-from antiphon.core.ids import CHANNEL_ID
-from antiphon.core.instants import Instant
+from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, CallDoubted, CallStarted, TurnSuspended
 from antiphon.core.state import State, Turn
-from antiphon.core.words import shown
-from antiphon.runtime.deciding import DECISIONS, TURN, WaitingItem, approval_id_of, decided_id, decision_plan
-from antiphon.runtime.desk import Desk
+from antiphon.core.text import describe
+from antiphon.runtime.arguments import check_text_argument
+from antiphon.runtime.core import HubCore
+from antiphon.runtime.turn_control import (
+    APPROVAL_DECISIONS,
+    SUSPENDED_TURN,
+    RecordDecision,
+    WaitingItem,
+    approval_id_of,
+    decision_id_of,
+)
+from antiphon.store.paging import ReadLogPage, all_envelopes, channel_rows, log_page_reader
 from antiphon.store.protocol import Store
-from antiphon.store.rows import SYSTEM
+from antiphon.store.records import SYSTEM_CHANNEL_PREFIX
 
-log = logging.getLogger("antiphon.hub")
+logger = logging.getLogger("antiphon.hub")
 
-PAGE = 1000
-PERSON = "human"
+MAX_CLEAR_CHANNELS = 100_000
+"""How many channels are remembered in which nothing waits."""
+HUMAN_KIND = "human"
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -81,226 +82,188 @@ class PersonDecision(msgspec.Struct, frozen=True):
     digest: str | None = None
 
 
-class ReadableChannel(Protocol):
-    """A channel whose state and log can be read."""
-
-    @property
-    def state(self) -> State: ...
-
-    async def read(self, after: int) -> Sequence[Envelope]:
-        """The envelopes behind `after`, as far as one page goes; none at the end."""
-        ...
-
-
-class StoredChannel:
-    """A channel as a store holds it, folded without a hub."""
-
-    def __init__(self, store: Store, state: State) -> None:
-        self._store, self._state = store, state
-
-    @property
-    def state(self) -> State:
-        """The channel as its log left it when it was read."""
-        return self._state
-
-    async def read(self, after: int) -> Sequence[Envelope]:
-        """The envelopes behind `after`, as far as one page goes; none at the end."""
-        return (await self._store.read(self._state.channel_id, after=after)).envelopes
-
-
 async def stored_approvals(store: Store, channel_id: str | None = None) -> list[Approval]:
     """What waits for a person in a store that is only read, in one channel or in all. No rules are needed for that."""
     if channel_id is not None:
-        return await _stored_in(store, channel_id)
+        return await _stored_channel_approvals(store, channel_id)
     found: list[Approval] = []
-    after = ""
-    while rows := await store.channels(status="active", after=after, limit=PAGE):
-        for row in rows:
-            if not row.channel_id.startswith(SYSTEM):
-                found += await _stored_in(store, row.channel_id)
-        after = rows[-1].channel_id
+    async for row in channel_rows(store, status="active"):
+        if not row.channel_id.startswith(SYSTEM_CHANNEL_PREFIX):
+            found += await _stored_channel_approvals(store, row.channel_id)
     return found
 
 
-async def _stored_in(store: Store, channel_id: str) -> list[Approval]:
-    state = State(channel_id=channel_id)
-    while page := (await store.read(channel_id, after=state.sequence)).envelopes:
-        for envelope in page:
-            state = evolve(state, envelope)
+async def _stored_channel_approvals(store: Store, channel_id: str) -> list[Approval]:
+    read, state = log_page_reader(store, channel_id), State(channel_id=channel_id)
+    async for envelope in all_envelopes(read):
+        state = evolve(state, envelope)
     if not state.sequence:
         raise UnknownChannel(channel_id)
-    return await approvals_in(StoredChannel(store, state))
+    return await _approvals_in(state, read)
 
 
-async def approvals_of(desk: Desk, channel_id: str | None = None) -> list[Approval]:
+async def approvals_of(core: HubCore, channel_id: str | None = None) -> list[Approval]:
     """What waits for a person in one channel, or in all of them."""
-    desk.check_open()
+    core.check_open()
     if channel_id is not None:
-        return await approvals_in(await desk.live(channel_id))
+        live = await core.live(channel_id)
+        return await _approvals_in(live.state, live.read)
     found: list[Approval] = []
-    after = ""
-    while rows := await desk.store.channels(status="active", after=after, limit=PAGE):
-        for row in rows:
-            found += await waiting_in(desk, row.channel_id)
-        after = rows[-1].channel_id
+    async for row in channel_rows(core.store, status="active"):
+        found += await listed_approvals(core, row.channel_id)
     return found
 
 
-async def waiting_in(
-    desk: Desk, channel_id: str, *, may_know: Callable[[Turn], bool] = lambda turn: True
+async def listed_approvals(
+    core: HubCore, channel_id: str, *, may_know: Callable[[Turn], bool] = lambda turn: True
 ) -> list[Approval]:
     """What waits in one channel of a listing, in the turns that may be known. One that is damaged hides no other."""
-    shared = desk.store.caps.many_hubs  # another hub may have changed what this one remembers
-    if channel_id.startswith(SYSTEM) or (channel_id in desk.clear and not shared):
+    shared = core.store.caps.many_hubs  # another hub may have changed what this one remembers
+    if channel_id.startswith(SYSTEM_CHANNEL_PREFIX) or (channel_id in core.clear_channels and not shared):
         return []
     try:
-        live = await desk.live(channel_id)
-        found = await approvals_in(live, may_know=may_know)
+        live = await core.live(channel_id)
+        found = await _approvals_in(live.state, live.read, may_know=may_know)
     except (RulesInvalid, LogCorrupt) as error:
-        log.warning("what waits in channel %s cannot be known: %s", channel_id, error)
+        logger.warning("what waits in channel %s cannot be known: %s", channel_id, error)
         return []
     if not any(turn.waits_for_person for turn in live.state.owed):
-        desk.clear.add(channel_id)
+        if len(core.clear_channels) >= MAX_CLEAR_CHANNELS:
+            core.clear_channels.clear()
+        core.clear_channels.add(channel_id)
     return found
 
 
-async def approvals_in(
-    live: ReadableChannel, *, may_know: Callable[[Turn], bool] = lambda turn: True
+async def _approvals_in(
+    state: State, read: ReadLogPage, *, may_know: Callable[[Turn], bool] = lambda turn: True
 ) -> list[Approval]:
     """What waits in a channel, oldest turn first."""
-    state, found = live.state, []
+    found: list[Approval] = []
     for turn in state.owed:
         if state.status == "active" and turn.waits_for_person and may_know(turn):
-            found += await _of_turn(live, state, turn)
+            found += await _turn_approvals(state, turn, read)
     return found
 
 
-async def _of_turn(live: ReadableChannel, state: State, turn: Turn) -> list[Approval]:
+async def _turn_approvals(state: State, turn: Turn, read: ReadLogPage) -> list[Approval]:
     started: dict[int, CallStarted] = {}
     why: dict[int, str] = {}
     suspended = ""
-    cursor = turn.sequence
-    while page := await live.read(cursor):
-        cursor = page[-1].sequence
-        for event in (event_of(envelope) for envelope in page if envelope.sender_id == HUB):
-            match event:
-                case CallStarted() if event.turn == turn.turn_id:
-                    started[event.index] = event
-                case CallDoubted() if event.turn == turn.turn_id:
-                    why[event.index] = event.why
-                case TurnSuspended() if event.turn == turn.turn_id:
-                    suspended = event.why
-                case _:
-                    pass
+    async for envelope in all_envelopes(read, turn.sequence):
+        match event_of(envelope) if envelope.sender_id == HUB else None:
+            case CallStarted() as event if event.turn == turn.turn_id:
+                started[event.index] = event
+            case CallDoubted() as event if event.turn == turn.turn_id:
+                why[event.index] = event.why
+            case TurnSuspended() as event if event.turn == turn.turn_id:
+                suspended = event.why
+            case _:
+                pass
     unknown = CallStarted(turn.turn_id, 0, "", "")
     found = [
-        _of_call(state, turn, index, started=started.get(index, unknown), why=why.get(index, ""))
+        _approval_of(state, turn, index, call=started.get(index, unknown), why=why.get(index, ""))
         for index in turn.doubts
     ]
-    return [*found, _of_suspended(state, turn, suspended)] if turn.suspended else found
+    if turn.suspended:
+        digest = digest_of([state.channel_id, turn.turn_id, turn.epoch, turn.crashes])
+        no_call = CallStarted(turn.turn_id, 0, "", digest)
+        found.append(_approval_of(state, turn, None, call=no_call, why=suspended))
+    return found
 
 
-def _of_call(state: State, turn: Turn, index: int, *, started: CallStarted, why: str) -> Approval:
+def _approval_of(state: State, turn: Turn, index: int | None, *, call: CallStarted, why: str) -> Approval:
+    """Of a call in doubt by its position, of a suspended turn without."""
     return Approval(
         approval_id_of(state, turn, index),
         state.channel_id,
-        "call",
-        started.agent or turn.speaker,
-        started.name,
-        started.args or {},
+        SUSPENDED_TURN if index is None else "call",
+        call.agent or turn.speaker,
+        call.name,
+        call.args or {},
         why,
-        started.digest,
+        call.digest,
         turn.cause,
-        list(DECISIONS),
+        list(APPROVAL_DECISIONS),
         turn.turn_id,
         state.expires_at or None,
     )
 
 
-def _of_suspended(state: State, turn: Turn, why: str) -> Approval:
-    return Approval(
-        approval_id_of(state, turn, None),
-        state.channel_id,
-        TURN,
-        turn.speaker,
-        "",
-        {},
-        why,
-        digest_of([state.channel_id, turn.turn_id, turn.epoch, turn.crashes]),
-        turn.cause,
-        list(DECISIONS),
-        turn.turn_id,
-        state.expires_at or None,
-    )
-
-
-async def find_waiting(desk: Desk, approval_id: object) -> WaitingItem:
+async def find_waiting_item(core: HubCore, approval_id: object) -> WaitingItem:
     """What this id names, whether it still waits or not; `UnknownApproval` if it cannot name anything."""
     parts = approval_id.rsplit(".", 4) if isinstance(approval_id, str) else []
-    if len(parts) != 5 or not CHANNEL_ID.match(parts[0]) or not all(_is_number(parts[place]) for place in (1, 3)):
+    if (
+        len(parts) != 5
+        or not CHANNEL_ID_PATTERN.match(parts[0])
+        or not all(_is_decimal(parts[place]) for place in (1, 3))
+    ):
         raise UnknownApproval(approval_id)
     channel_id, sequence, speaker, epoch, what = parts
-    if what != TURN and not _is_number(what):
+    if what != SUSPENDED_TURN and not _is_decimal(what):
         raise UnknownApproval(approval_id)
     try:
-        live = await desk.live(channel_id)
+        live = await core.live(channel_id)
     except UnknownChannel:
         raise UnknownApproval(approval_id) from None
-    index = None if what == TURN else int(what)
+    index = None if what == SUSPENDED_TURN else int(what)
     return WaitingItem(str(approval_id), live, f"{sequence}/{speaker}", int(epoch), index)
 
 
-def _is_number(text: str) -> bool:
+def _is_decimal(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 12
 
 
-async def decide(desk: Desk, approval_id: str, choice: PersonDecision, *, by: str, kind: str) -> ApprovalDecided:
+async def decide_approval(
+    core: HubCore, approval_id: str, choice: PersonDecision, *, by: str, kind: str
+) -> ApprovalDecided:
     """Record a person's decision about what waits under this id; `Denied` if it is not theirs, or not the first."""
-    desk.check_open()
-    _check_choice(choice)
-    waiting = await find_waiting(desk, approval_id)
+    core.check_open()
+    _check_decision(choice)
+    waiting = await find_waiting_item(core, approval_id)
     try:
-        return await _recorded(desk, waiting, choice, by=by, kind=kind)
+        return await _record_decision(core, waiting, choice, by=by, kind=kind)
     except Denied as denied:
         draft = Envelope("", denied.channel_id, by, None, EV_APPROVAL_DECIDED, {"approval_id": approval_id})
-        raise await desk.audit.refusal(denied, draft) from None
+        raise await core.audit.refusal(denied, draft) from None
 
 
-async def _recorded(desk: Desk, waiting: WaitingItem, choice: PersonDecision, *, by: str, kind: str) -> ApprovalDecided:
+async def _record_decision(
+    core: HubCore, waiting: WaitingItem, choice: PersonDecision, *, by: str, kind: str
+) -> ApprovalDecided:
     channel_id, approval_id = waiting.live.state.channel_id, waiting.approval_id
-    if kind != PERSON:
+    if kind != HUMAN_KIND:
         raise Denied("not_a_person", channel_id, f"{by!r} is of kind {kind!r}; only a person (kind human) decides")
-    found = await _approval(waiting)
+    found = await _current_approval(waiting)
     if found is None:
-        raise await _refusal(desk, waiting)
+        raise await _decision_refusal(core, waiting)
     if choice.digest is not None and choice.digest != found.digest:
         advice = "look at hub.approvals() again, and decide on what waits now"
         raise Denied("stale_decision", channel_id, f"the digest is not that of {approval_id!r}; {advice}")
     decided = ApprovalDecided(waiting.approval_id, choice.decision, by, choice.reason, found.digest)
     try:
-        await waiting.live.submit(decision_plan(waiting, decided, choice.text or "", new_id=desk.new_id))
+        await waiting.live.submit(RecordDecision(waiting, decided, choice.text or "", core.new_id))
     except Denied as denied:
         if denied.reason != "decided":
             raise
-        raise await _refusal(desk, waiting) from None
+        raise await _decision_refusal(core, waiting) from None
     return decided
 
 
-async def _approval(waiting: WaitingItem) -> Approval | None:
-    found = await approvals_in(waiting.live)
+async def _current_approval(waiting: WaitingItem) -> Approval | None:
+    found = await _approvals_in(waiting.live.state, waiting.live.read)
     return next((each for each in found if each.approval_id == waiting.approval_id), None)
 
 
-async def first_decision(desk: Desk, waiting: WaitingItem) -> Envelope | None:
+async def first_decision(core: HubCore, waiting: WaitingItem) -> Envelope | None:
     """The record of the decision that was made under this id; None if there is none."""
     channel_id = waiting.live.state.channel_id
-    envelope_id = decided_id(channel_id, waiting.approval_id)
-    return (await desk.store.find(channel_id, [envelope_id])).get(envelope_id)
+    envelope_id = decision_id_of(channel_id, waiting.approval_id)
+    return (await core.store.find(channel_id, [envelope_id])).get(envelope_id)
 
 
-async def _refusal(desk: Desk, waiting: WaitingItem) -> Denied | UnknownApproval:
+async def _decision_refusal(core: HubCore, waiting: WaitingItem) -> Denied | UnknownApproval:
     """Why nothing can be decided under this id: it was decided before, its turn has ended, or it never waited."""
-    known = await first_decision(desk, waiting)
+    known = await first_decision(core, waiting)
     first = event_of(known) if known is not None else None
     if isinstance(first, ApprovalDecided):
         why = f": {first.reason}" if first.reason else ""
@@ -309,31 +272,22 @@ async def _refusal(desk: Desk, waiting: WaitingItem) -> Denied | UnknownApproval
     return UnknownApproval(waiting.approval_id)
 
 
-def _check_choice(choice: PersonDecision) -> None:
+def _check_decision(choice: PersonDecision) -> None:
     """`UsageError` for a decision that does not exist here, or comes with what it does not take."""
     word = choice.decision
     if word == "edit":
         raise UsageError(
             "'edit' changes the arguments of a call before it leaves; what waits here has left already: "
-            f"give one of {', '.join(DECISIONS)}"
+            f"give one of {', '.join(APPROVAL_DECISIONS)}"
         )
-    if word not in DECISIONS:
-        raise UsageError(f"no decision is called {shown(word)}; there are: {', '.join(DECISIONS)}")
+    if word not in APPROVAL_DECISIONS:
+        raise UsageError(f"no decision is called {describe(word)}; there are: {', '.join(APPROVAL_DECISIONS)}")
     if choice.args is not None:
         raise UsageError(f"args belongs to 'edit', which is not possible here; leave it out of {word!r}")
-    _check_text(choice.reason, "reason")
+    check_text_argument(choice.reason, "reason", "a text")
     if word == "respond":
         if not choice.text:
             raise UsageError("'respond' needs text: what the call returned, or what the agent answers")
-        _check_text(choice.text, "text")
+        check_text_argument(choice.text, "text", "a text")
     elif choice.text is not None:
         raise UsageError(f"text belongs to 'respond'; give {word!r} a reason instead")
-
-
-def _check_text(text: object, what: str) -> None:
-    if not isinstance(text, str):
-        raise UsageError(f"{what} is {shown(text)}; give a text")
-    try:
-        check_json(text)
-    except Malformed as error:
-        raise UsageError(f"{what}: {error}") from error

@@ -1,29 +1,31 @@
-"""A channel as one participant holds it."""
+"""A channel as one participant holds it, and envelopes built by hand for it: for bridges, gateways and tests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
 import msgspec
 
-from antiphon.core.codec import Malformed, check_json, copied
-from antiphon.core.envelope import Envelope, Priority
+from antiphon.agents.call_results import Finish, Handoff
+from antiphon.core.envelope import Envelope, Json, Priority, derived_id
 from antiphon.core.errors import UsageError, WaitTimeout
-from antiphon.core.events import EV_CONTEXT_SET, EV_TEXT, CallCleared, CallFinished, Json
-from antiphon.core.ids import derived_id
-from antiphon.core.state import ENDED, State, detached
-from antiphon.core.words import shown
+from antiphon.core.event_data import data_of
+from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, Routing
+from antiphon.core.execution_events import CallCleared, CallFinished
+from antiphon.core.state import ENDED_STATUSES, State, detach_state
+from antiphon.core.text import describe
 from antiphon.hub.live import LiveChannel
-from antiphon.runtime.desk import Desk
-from antiphon.runtime.forks import fork_of
-from antiphon.runtime.steering import cancel_turns, result_of, settle_call
+from antiphon.runtime.arguments import check_encodable, check_option_names, check_text_argument, private_copy
+from antiphon.runtime.channel_lifecycle import fork_channel
+from antiphon.runtime.core import HubCore
+from antiphon.runtime.turn_control import call_result_of, cancel_owed_turns, settle_call
 
-SILENT = (*sorted(ENDED), "quarantined")
+SILENT_STATUSES = (*sorted(ENDED_STATUSES), "quarantined")
 """The statuses in which nothing more is said."""
-LONGEST_ID = 200
+MAX_MESSAGE_ID_CHARS = 200
+MAX_CLOSE_REASON_CHARS = 200
 
 
 class SendOptions(TypedDict, total=False):
@@ -38,13 +40,10 @@ class SendOptions(TypedDict, total=False):
     """Makes the call repeatable: the same id with the same content returns the first envelope."""
 
 
-KNOWN_OPTIONS = SendOptions.__optional_keys__
-
-
 class Channel(msgspec.Struct, eq=False, weakref=True):
     """A handle: everything said through it is said by the participant that holds it."""
 
-    _desk: Desk
+    _core: HubCore
     _live: LiveChannel
     _speaker: str
     _may_run: bool = True
@@ -64,7 +63,7 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
     @property
     def state(self) -> State:
         """The channel as its log leaves it now. A copy: changing it changes nothing."""
-        return detached(self._live.state)
+        return detach_state(self._live.state)
 
     async def send(self, text: str, **options: Unpack[SendOptions]) -> Envelope:
         """Say something. Returns the recorded envelope once the store has it; `Denied` if it may not be said."""
@@ -72,11 +71,11 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
 
     async def post(self, event_type: str, data: Json, **options: Unpack[SendOptions]) -> Envelope:
         """Record an event of any type that has a namespace of its own."""
-        return await self._say(event_type, private(data), options)
+        return await self._say(event_type, private_copy(data), options)
 
     async def set_context(self, **values: object) -> Envelope:
         """Set context variables."""
-        return await self._say(EV_CONTEXT_SET, private({"set": values, "delete": []}), {})
+        return await self._say(EV_CONTEXT_SET, private_copy({"set": values, "delete": []}), {})
 
     async def delete_context(self, *keys: str) -> Envelope:
         """Remove context variables."""
@@ -84,46 +83,47 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
 
     async def close(self, reason: str = "closed") -> str:
         """End the channel, and give the reason it ended for: this one, unless it had ended before."""
-        if not isinstance(reason, str) or not reason or len(reason) > LONGEST_ID:
-            raise UsageError(f"the reason is {shown(reason)}; give a text of 1 to {LONGEST_ID} characters")
-        _check(reason, "the reason")
-        await self._desk.end(self._live, reason, self._speaker)
+        advice = f"a text of 1 to {MAX_CLOSE_REASON_CHARS} characters"
+        check_text_argument(reason, "the reason", advice, least=1, most=MAX_CLOSE_REASON_CHARS)
+        await self._core.end_channel(self._live, reason, self._speaker)
         return self._live.state.close_reason
 
     async def cancel(self, reason: str = "cancelled") -> int:
-        """Stop every turn that an agent owes here, at once, without an answer; how many there were."""
-        _check(reason, "the reason")
-        return await cancel_turns(self._live, self._speaker, reason, may_run=self._may_run, new_id=self._desk.new_id)
+        """Stop every turn that an agent owes here, at once, without an answer. Returns their number."""
+        check_encodable(reason, "the reason")
+        return await cancel_owed_turns(
+            self._live, self._speaker, reason, may_run=self._may_run, new_id=self._core.new_id
+        )
 
     async def settle(self, turn_id: str, index: int, *, result: str | None = None, again: bool = False) -> None:
-        """Say what became of a call in doubt: what it came to, or that it is to be made again."""
+        """Settle a call in doubt: give its result, or have it retried."""
         if type(again) is not bool or (result is None) != again:
-            raise UsageError("settle takes either result='…', what the call came to, or again=True")
+            raise UsageError("settle takes either result='…', the result of the call, or again=True")
         if type(index) is not int:
-            raise UsageError(f"index is {shown(index)}; give the position of the call in its turn, a number")
+            raise UsageError(f"index is {describe(index)}; give the position of the call in its turn, a number")
         by = self._speaker
-        entry = CallCleared(turn_id, index, by) if again else CallFinished(turn_id, index, result_of(result), by)
-        await settle_call(self._live, by, entry, new_id=self._desk.new_id)
+        entry = CallCleared(turn_id, index, by) if again else CallFinished(turn_id, index, call_result_of(result), by)
+        await settle_call(self._live, by, entry, new_id=self._core.new_id)
 
     async def fork(self, *, at: int) -> Channel:
         """A new channel that begins as this one did, up to the envelope of this sequence, and goes on from there.
 
         The rules decide anew what follows from the last envelope. This channel is not touched.
         """
-        forked = await fork_of(self._desk, self._live, at=at, by=self._speaker)
-        return Channel(self._desk, forked, self._speaker, self._may_run)
+        forked = await fork_channel(self._core, self._live, at=at, by=self._speaker)
+        return Channel(self._core, forked, self._speaker, self._may_run)
 
     async def closed(self, timeout: float | None = None) -> str:  # a limit for this wait alone
         """Wait until the channel has ended, and give the reason; `WaitTimeout` after so many seconds."""
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise UsageError(f"timeout is {shown(timeout)}; give seconds, or None to wait as long as it takes")
+            raise UsageError(f"timeout is {describe(timeout)}; give seconds, or None to wait as long as it takes")
         try:
             async with asyncio.timeout(timeout):
-                await self._desk.until(self._live, SILENT)
+                await self._core.wait_for_status(self._live, SILENT_STATUSES)
         except TimeoutError:
             raise WaitTimeout(f"channel {self.channel_id!r} is still open after {timeout} seconds") from None
         state = self._live.state
-        if state.status not in SILENT:
+        if state.status not in SILENT_STATUSES:
             raise UsageError(f"the hub was closed while channel {self.channel_id!r} was still open")
         return state.close_reason
 
@@ -132,10 +132,10 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
         draft = Envelope("", live.state.channel_id, self._speaker, None, event_type, data)
         if options:
             draft = self._with_options(draft, options)
-        return await self._desk.admit(live, draft, may_run=self._may_run)
+        return await self._core.admit(live, draft, may_run=self._may_run)
 
     def _with_options(self, draft: Envelope, options: SendOptions) -> Envelope:
-        check_options(options, KNOWN_OPTIONS)
+        check_option_names(options, SendOptions.__optional_keys__)
         message_id, audience = options.get("message_id"), options.get("audience")
         return replace(
             draft,
@@ -146,30 +146,79 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
         )
 
     def _id_of(self, message_id: object) -> str:
-        if not isinstance(message_id, str) or not message_id or len(message_id) > LONGEST_ID:
-            raise UsageError(f"message_id is {shown(message_id)}; give a text of 1 to {LONGEST_ID} characters")
-        _check(message_id, "message_id")
-        return derived_id(self.channel_id, self._speaker, message_id)
+        advice = f"a text of 1 to {MAX_MESSAGE_ID_CHARS} characters"
+        text = check_text_argument(message_id, "message_id", advice, least=1, most=MAX_MESSAGE_ID_CHARS)
+        return derived_id(self.channel_id, self._speaker, text)
 
 
-def check_options(options: Mapping[str, object], known: Collection[str]) -> None:
-    """`UsageError` if an option has a name that no option has."""
-    unknown = options.keys() - set(known)
-    if unknown:
-        raise UsageError(f"no option is called {shown(min(unknown))}; there are: {', '.join(sorted(known))}")
+class PacketOptions(TypedDict, total=False):
+    """What a packet may carry beside its body."""
+
+    handoff: Handoff | str | None
+    """Who is given the turn."""
+    finish: Finish | None
+    """That there is nothing left to do."""
+    tool: str | None
+    """The tool by which the rules are to route."""
+    context_set: Json | None
+    context_delete: list[str] | None
+    audience: list[str] | None
+    causation_id: str | None
 
 
-def private(data: Json) -> Json:
-    """A copy that its giver cannot change afterwards; what is no JSON is left for the checks to refuse."""
-    try:
-        check_json(data)
-    except (Malformed, TypeError):
-        return data
-    return copied(data)
+class EnvelopeBuilder:
+    """Builds drafts for one channel; `hub.post` records them."""
+
+    def __init__(self, live: LiveChannel) -> None:
+        self._live = live
+
+    @property
+    def name(self) -> str:
+        """The type of the channel."""
+        return self._live.ruleset.adapter.name
+
+    def build_text_envelope(
+        self,
+        channel_id: str = "",
+        sender_id: str = "",
+        text: str = "",
+        *,
+        audience: list[str] | None = None,
+        causation_id: str | None = None,
+    ) -> Envelope:
+        """A text of this sender."""
+        return Envelope("", self._own_id(channel_id), sender_id, audience, EV_TEXT, {"text": text}, causation_id)
+
+    def build_packet_envelope(
+        self, channel_id: str = "", sender_id: str = "", body: str = "", **options: Unpack[PacketOptions]
+    ) -> Envelope:
+        """A whole turn of this sender: what it says, where it goes next, and what it wrote to the context."""
+        check_option_names(options, PacketOptions.__optional_keys__)
+        updates: Json = {"set": options.get("context_set") or {}, "delete": options.get("context_delete") or []}
+        data: Json = {"body": body, "routing": data_of(_routing_of(options)), "context_updates": updates}
+        audience, cause = options.get("audience"), options.get("causation_id")
+        return Envelope("", self._own_id(channel_id), sender_id, audience, EV_PACKET, data, cause)
+
+    def _own_id(self, channel_id: str) -> str:
+        own = self._live.state.channel_id
+        if channel_id not in ("", own):
+            raise UsageError(f"this builds envelopes for {own!r}, not for {describe(channel_id)}")
+        return own
 
 
-def _check(text: str, what: str) -> None:
-    try:
-        check_json(text)
-    except Malformed as error:
-        raise UsageError(f"{what}: {error}") from error
+def _routing_of(options: PacketOptions) -> Routing:
+    handoff: object = options.get("handoff")
+    finish: object = options.get("finish")
+    if isinstance(handoff, str):
+        handoff = Handoff(handoff)
+    if handoff is not None and not isinstance(handoff, Handoff):
+        raise UsageError(f"handoff is {describe(handoff)}; give Handoff(target, reason)")
+    if finish is not None and not isinstance(finish, Finish):
+        raise UsageError(f"finish is {describe(finish)}; give Finish(reason)")
+    return Routing(
+        tool=options.get("tool"),
+        target=None if handoff is None else handoff.target,
+        reason="" if handoff is None else handoff.reason,
+        summary="" if handoff is None else handoff.summary,
+        finish=None if finish is None else finish.reason,
+    )

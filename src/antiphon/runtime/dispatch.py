@@ -12,22 +12,21 @@ import logging
 from collections.abc import Mapping
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.tasks import Delegates
+from antiphon.agents.turn_channel import Delegates
+from antiphon.core.envelope import Instant, add_seconds
 from antiphon.core.errors import StoreError, StoreGone
-from antiphon.core.instants import Instant
-from antiphon.core.instants import after as later
 from antiphon.core.state import State
-from antiphon.core.step import pending
-from antiphon.core.words import told
-from antiphon.engines.protocol import Engine, JobRef
-from antiphon.engines.resuming import ResumeLimit
-from antiphon.hub.channels import Channels
+from antiphon.core.step import pending_turns
+from antiphon.core.text import describe_error
+from antiphon.engines.engine import Engine, JobRef, ResumeLimit
 from antiphon.hub.clock import Clock
-from antiphon.store.protocol import ChannelRow, Store
+from antiphon.hub.live import Channels
+from antiphon.store.paging import all_channel_rows
+from antiphon.store.protocol import Store
 
-log = logging.getLogger("antiphon.engine")
+logger = logging.getLogger("antiphon.engine")
 
-RETRY = 1.0
+DISPATCH_RETRY_SECONDS = 1.0
 
 
 class Dispatch:
@@ -45,17 +44,17 @@ class Dispatch:
         self._engine, self._store, self._channels, self._agents = engine, store, channels, agents
         self._limit = limit
         self._changed: dict[str, None] = {}
-        self._idle: dict[str, None] = {}
-        """Channels of which it is not known yet that they are owed nothing, in order."""
+        self._unresumed: dict[str, None] = {}
+        """Channels found when an agent was registered, and not looked at since, in order. Each may owe a turn."""
         self._wake = asyncio.Event()
         self._found = asyncio.Event()
-        self._looking = asyncio.Lock()
+        self._sync_lock = asyncio.Lock()
         """Two that look at one channel would each forget what the other has submitted."""
         self._submitted: dict[str, set[JobRef]] = {}
         self.delegates: Delegates | None = None
         """What stops the tasks of turns that have ended."""
 
-    def owing(self, channel_id: str) -> None:
+    def turns_changed(self, channel_id: str) -> None:
         """The turns that this channel is owed may have changed."""
         if self._engine is not None:
             self._changed[channel_id] = None
@@ -63,7 +62,7 @@ class Dispatch:
 
     def waited_until(self, channel_id: str, now: Instant) -> Instant:
         """Until when a turn of this channel has waited for others that were resumed before it; `NEVER` if for none."""
-        return now if channel_id in self._idle else self._limit.waited_until(channel_id)
+        return now if channel_id in self._unresumed else self._limit.waited_until(channel_id)
 
     def is_unattended(self, channel_id: str) -> bool:
         """Whether an agent owes a turn that no hub runs: this one runs none, and no other has the store."""
@@ -76,32 +75,24 @@ class Dispatch:
         """Look through the open channels of an agent; those that wait for something first."""
         while True:
             try:
-                rows = await self._active(name)
+                rows = await all_channel_rows(self._store, status="active", participant=name)
                 break
             except StoreGone:
                 return
             except StoreError as error:
-                log.warning("the turns that %s owes cannot be found yet: %s", name, error)
-                await clock.wait(asyncio.Event(), later(clock.now(), RETRY))
-        self._idle.update((row.channel_id, None) for row in rows if row.due)
-        self._idle.update((row.channel_id, None) for row in rows if not row.due)
-        self._limit.expect(bool(self._idle))
+                logger.warning("the turns that %s owes cannot be found yet: %s", name, error)
+                await clock.wait(asyncio.Event(), add_seconds(clock.now(), DISPATCH_RETRY_SECONDS))
+        self._unresumed.update((row.channel_id, None) for row in rows if row.due)
+        self._unresumed.update((row.channel_id, None) for row in rows if not row.due)
+        self._limit.expect(bool(self._unresumed))
         self._found.set()
-
-    async def _active(self, name: str) -> list[ChannelRow]:
-        rows: list[ChannelRow] = []
-        after = ""
-        while page := await self._store.channels(status="active", participant=name, after=after):
-            rows.extend(page)
-            after = page[-1].channel_id
-        return rows
 
     async def run(self, clock: Clock) -> None:
         """Look at every channel that has changed, until cancelled. One that cannot be read holds up no other."""
         unread: dict[str, None] = {}
         while True:
             if unread:
-                await clock.wait(self._wake, later(clock.now(), RETRY))
+                await clock.wait(self._wake, add_seconds(clock.now(), DISPATCH_RETRY_SECONDS))
             else:
                 await self._wake.wait()
             self._wake.clear()
@@ -110,7 +101,7 @@ class Dispatch:
             while self._changed:
                 channel_id = next(iter(self._changed))
                 del self._changed[channel_id]
-                if not await self._looked_at(channel_id):
+                if not await self._sync_jobs(channel_id):
                     unread[channel_id] = None
 
     async def resume(self, clock: Clock) -> None:
@@ -118,61 +109,61 @@ class Dispatch:
         while True:
             await self._found.wait()
             self._found.clear()
-            while self._idle:
-                channel_id = next(iter(self._idle))
-                read = await self._resumed(channel_id)
-                self._idle.pop(channel_id, None)
+            while self._unresumed:
+                channel_id = next(iter(self._unresumed))
+                read = await self._resume_channel(channel_id)
+                self._unresumed.pop(channel_id, None)
                 if not read:
-                    self._idle[channel_id] = None  # behind all others
-                    await clock.wait(asyncio.Event(), later(clock.now(), RETRY))
-                self._limit.expect(bool(self._idle))
+                    self._unresumed[channel_id] = None  # behind all others
+                    await clock.wait(asyncio.Event(), add_seconds(clock.now(), DISPATCH_RETRY_SECONDS))
+                self._limit.expect(bool(self._unresumed))
 
-    async def _resumed(self, channel_id: str) -> bool:
+    async def _resume_channel(self, channel_id: str) -> bool:
         """Have the turns of a channel resumed when there are places; False to ask again later."""
-        state = await self._state(channel_id)
+        state = await self._state_of(channel_id)
         if state is None:
             return False
-        new = self._owed(state) - self._submitted.get(channel_id, set())
+        new = self._owed_jobs(state) - self._submitted.get(channel_id, set())
         for job in new:
             await self._limit.begin(job)
-        read = await self._looked_at(channel_id)
+        read = await self._sync_jobs(channel_id)
         for job in new - self._submitted.get(channel_id, set()):  # it has ended meanwhile
-            self._limit.over(job)
+            self._limit.turn_over(job)
         return read
 
-    async def _state(self, channel_id: str) -> State | None:
+    async def _state_of(self, channel_id: str) -> State | None:
         """A channel's state; None to ask again later. One that can never be read has nothing to do."""
         try:
             return (await self._channels.get(channel_id)).state
         except StoreGone:
             return State(channel_id)  # for good: there is nothing to ask again
         except StoreError as error:
-            log.warning("what channel %s is owed cannot be read yet: %s", channel_id, error)
+            logger.warning("what channel %s is owed cannot be read yet: %s", channel_id, error)
             return None
         except Exception as error:  # one channel whose rules fail stops no other
-            log.error("what channel %s is owed cannot be known: %s", channel_id, told(error))
+            logger.error("what channel %s is owed cannot be known: %s", channel_id, describe_error(error))
             return State(channel_id)
 
-    def _owed(self, state: State) -> set[JobRef]:
+    def _owed_jobs(self, state: State) -> set[JobRef]:
         return {
             JobRef(state.channel_id, turn.speaker, turn.turn_id)
-            for turn in pending(state)
+            for turn in pending_turns(state)
             if turn.speaker in self._agents
         }
 
-    async def _looked_at(self, channel_id: str) -> bool:
+    async def _sync_jobs(self, channel_id: str) -> bool:
         """Whether the engine knows now what this channel is owed; False to ask again later."""
         engine = self._engine
         assert engine is not None, "without an engine there is nothing to tell"
-        async with self._looking:
-            state = await self._state(channel_id)
+        async with self._sync_lock:
+            state = await self._state_of(channel_id)
             if state is None:
                 return False
             if state.open_tasks and self.delegates is not None:
-                self.delegates.settle(state)
-            owed = self._owed(state)
+                self.delegates.stop_orphaned_tasks(state)
+            owed = self._owed_jobs(state)
             for job in self._submitted.pop(channel_id, set()) - owed:
-                self._limit.over(job)
+                self._limit.turn_over(job)
                 await engine.cancel(job.job_id, "the turn is no longer owed")
             if owed:
                 self._submitted[channel_id] = owed

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from typing import TypedDict, Unpack
 
-from antiphon.core.codec import MAX_BYTES, MAX_DEPTH, MAX_NODES, Malformed, check_json, copied, count_values, to_json
-from antiphon.core.envelope import Envelope
-from antiphon.core.errors import RulesInvalid, UnknownChannel, UsageError
-from antiphon.core.events import Created, Json, Seat, data_of
-from antiphon.core.rules import Adapter, Expectation
-from antiphon.core.words import meant_by, shown
-from antiphon.orchestration.lawbook import adapter_named
-from antiphon.runtime.approvals import PersonDecision, decide
-from antiphon.runtime.channel import Channel, check_options
-from antiphon.runtime.desk import Desk
-from antiphon.runtime.opening import opened
-from antiphon.runtime.reading import Inbox
-
-MOST_COUNTED = 1_000_000
-"""How many values are counted for an error that names their number."""
-MOST_KNOB_DEPTH = 168
-MOST_KNOB_NODES = 20_000
-"""A graph of a thousand transitions has more values than any message may have, and deeper ones. More would seldom fit
-into the bytes that an envelope may have."""
-TASK = "task"
-"""The knob by which a channel knows from where a task was given."""
-LONGEST_TTL = 100 * 366 * 24 * 3600
+from antiphon.agents.declaration import Declaration
+from antiphon.agents.messages import ChecksConfig
+from antiphon.core.envelope import Envelope, Json, check_name, spelling_advice
+from antiphon.core.errors import BadName, RulesInvalid, UsageError
+from antiphon.core.event_data import data_of
+from antiphon.core.events import ChannelCreated, Seat
+from antiphon.core.ruleset import Adapter, Expectation
+from antiphon.core.text import describe
+from antiphon.hub.known_secrets import KNOWN_SECRETS
+from antiphon.hub.system_channels import ParticipantRecord
+from antiphon.orchestration.catalogue import find_adapter
+from antiphon.runtime.approvals import PersonDecision, decide_approval
+from antiphon.runtime.arguments import check_option_names, check_ttl, copy_context_vars, copy_knobs
+from antiphon.runtime.channel import Channel
+from antiphon.runtime.channel_lifecycle import TASK_KNOB, open_or_find_channel
+from antiphon.runtime.core import Accept, HubCore, close_replaced
+from antiphon.runtime.invitations import resend_invitations
+from antiphon.runtime.subscriptions import Inbox
 
 
 class OpenOptions(TypedDict, total=False):
@@ -48,7 +46,7 @@ class DecideOptions(TypedDict, total=False):
     """What may come with a decision."""
 
     reason: str
-    """Why, for whoever reads the log; of a call that is rejected, the model reads it too."""
+    """Why, for readers of the log; of a call that is rejected, the model reads it too."""
     text: str | None
     """What the call returned, or what the agent answers; for `respond`, which needs it."""
     args: Json | None
@@ -58,13 +56,13 @@ class DecideOptions(TypedDict, total=False):
 
 
 class Participant:
-    """Somebody who is registered in this hub."""
+    """A participant registered in this hub."""
 
-    def __init__(self, desk: Desk, name: str, kind: str, *, may_run: bool = True) -> None:
-        self._desk, self.name, self.kind = desk, name, kind
+    def __init__(self, core: HubCore, name: str, kind: str, *, may_run: bool = True) -> None:
+        self._core, self.name, self.kind = core, name, kind
         self._may_run = may_run
         """Whether what this participant says and opens may give an agent a turn."""
-        self._inbox = Inbox(desk, name)
+        self._inbox = Inbox(core, name)
 
     def __repr__(self) -> str:
         return f"<Participant {self.name} ({self.kind})>"
@@ -85,30 +83,28 @@ class Participant:
 
         The options are `knobs`, `ttl`, `context_vars`, `say` and `key`: see `OpenOptions`.
         """
-        self._desk.check_open()
-        check_options(options, OpenOptions.__optional_keys__)
-        knobs, context_vars = options.get("knobs"), options.get("context_vars")
-        knobs = {} if knobs is None else knobs
-        created = Created(
+        self._core.check_open()
+        check_option_names(options, OpenOptions.__optional_keys__)
+        knobs = options.get("knobs")
+        created = ChannelCreated(
             type=type,
             creator=self.name,
-            participants=self._seated(adapter_named(type), target),
-            knobs=_fitting(_plain(_written(knobs), "knobs", most=MOST_KNOB_NODES, deepest=MOST_KNOB_DEPTH)),
-            ordered=adapter_named(type).ordered,
-            ttl=checked_ttl(options.get("ttl")),
-            context_vars=_plain({} if context_vars is None else context_vars, "context_vars"),
+            participants=self._seats_for(find_adapter(type), target),
+            knobs=copy_knobs(_plain_knobs({} if knobs is None else knobs)),
+            ordered=find_adapter(type).ordered,
+            ttl=check_ttl(options.get("ttl")),
+            context_vars=copy_context_vars(options.get("context_vars")),
         )
-        _check_people(created)
+        _check_named_people(created)
         permitted = self._may_run
-        live = await opened(self._desk, created, say=options.get("say"), key=options.get("key"), may_run=permitted)
-        return Channel(self._desk, live, self.name, permitted)
+        live = await open_or_find_channel(
+            self._core, created, say=options.get("say"), key=options.get("key"), may_run=permitted
+        )
+        return Channel(self._core, live, self.name, permitted)
 
     async def channel(self, channel_id: str) -> Channel:
         """A channel this participant is in. One it is not in does not exist for it."""
-        live = await self._desk.live(channel_id)
-        if self.name not in live.state.participants:
-            raise UnknownChannel(channel_id)
-        return Channel(self._desk, live, self.name, self._may_run)
+        return Channel(self._core, await self._core.live(channel_id, self.name), self.name, self._may_run)
 
     def inbox(self) -> AsyncIterator[Envelope]:
         """What is addressed to this participant in all its channels, from where it left off, for ever.
@@ -125,17 +121,19 @@ class Participant:
         """Decide what becomes of something that waits for a person: `approve`, `reject` or `respond`.
 
         `approve` retries it, `respond` gives the call's result or the agent's answer, `reject` gives it up. `Denied`
-        if this participant is no person (`not_a_person`), or somebody has decided before (`decided`).
+        if this participant is no person (`not_a_person`), or it was decided before (`decided`).
         """
-        check_options(options, DecideOptions.__optional_keys__)
-        await decide(self._desk, approval_id, PersonDecision(decision, **options), by=self.name, kind=self.kind)
+        check_option_names(options, DecideOptions.__optional_keys__)
+        await decide_approval(
+            self._core, approval_id, PersonDecision(decision, **options), by=self.name, kind=self.kind
+        )
 
-    def _seated(self, adapter: builtins.type[Adapter], target: str | Sequence[str]) -> list[Seat]:
+    def _seats_for(self, adapter: builtins.type[Adapter], target: str | Sequence[str]) -> list[Seat]:
         if not isinstance(target, str | list | tuple):
-            raise UsageError(f"target is {shown(target)}; give a name or a list of names")
+            raise UsageError(f"target is {describe(target)}; give a name or a list of names")
         names = [self.name, *([target] if isinstance(target, str) else target)]
-        seats = [Seat(name, self._desk.directory.find(name).kind) for name in names]
-        _check_once(names)
+        seats = [Seat(name, self._core.directory.find(name).kind) for name in names]
+        _check_names_once(names)
         least, most = adapter.seats.least, adapter.seats.most
         if len(seats) < least or (most is not None and len(seats) > most):
             wanted = f"exactly {most}" if most == least else f"{least} to {most}" if most else f"at least {least}"
@@ -143,16 +141,16 @@ class Participant:
         return seats
 
 
-def _check_once(names: Sequence[str]) -> None:
+def _check_names_once(names: Sequence[str]) -> None:
     creator, *guests = names
     if creator in guests:
         raise UsageError(f"target names {creator!r}, who opens the channel and so takes part already")
-    for name in guests:
-        if guests.count(name) > 1:
-            raise UsageError(f"target names {name!r} twice; name everybody once")
+    repeated = next((name for name, times in Counter(guests).items() if times > 1), None)
+    if repeated is not None:
+        raise UsageError(f"target names {repeated!r} twice; name everybody once")
 
 
-def _written(knobs: Json) -> Json:
+def _plain_knobs(knobs: Json) -> Json:
     """The knobs with the graph and expectations as plain data."""
     graph = knobs.get("graph") if type(knobs) is dict else None
     written = getattr(graph, "to_dict", None)
@@ -164,53 +162,100 @@ def _written(knobs: Json) -> Json:
     return {**knobs, "expectations": [data_of(each) if isinstance(each, Expectation) else each for each in wanted]}
 
 
-def _check_people(created: Created) -> None:
-    """Refuse knobs that name somebody who is not in the channel: nobody could ever do what they allow."""
-    if TASK in created.knobs:
-        raise RulesInvalid(f"the knob {TASK!r} is the hub's own; leave it out, and give tasks with delegate")
+def _check_named_people(created: ChannelCreated) -> None:
+    """Refuse knobs that name a stranger to the channel: what they allow could never be done."""
+    if TASK_KNOB in created.knobs:
+        raise RulesInvalid(f"the knob {TASK_KNOB!r} is the hub's own; leave it out, and give tasks with delegate")
     people = {seat.name for seat in created.participants}
     writers = created.knobs.get("writers")
     named = {f"writers of {key!r}": names for key, names in writers.items()} if isinstance(writers, dict) else {}
     for knob, names in {"interjectors": created.knobs.get("interjectors"), **named}.items():
         for name in names if isinstance(names, list) else []:
             if isinstance(name, str) and name not in people:
-                advice = meant_by(name, people)
+                advice = spelling_advice(name, people)
                 hint = f"; {advice}" if advice else ""
-                raise RulesInvalid(f"{knob} names {shown(name)}, who is not in the channel{hint}")
+                raise RulesInvalid(f"{knob} names {describe(name)}, who is not in the channel{hint}")
 
 
-def _fitting(knobs: Json) -> Json:
-    if len(to_json(knobs)) > MAX_BYTES:
-        sizes = {name: len(to_json(value)) for name, value in knobs.items()}
-        raise _too_large("knobs", sizes, f"bytes of JSON; the limit is {MAX_BYTES}")
-    return knobs
+REGISTRATION_LOCK = "registration"
+AGENT_LOCK_PREFIX = "name:"
+"""How the key of a lock begins by which an agent is registered."""
 
 
-def _plain(data: Json, what: str, *, most: int = MAX_NODES, deepest: int = MAX_DEPTH) -> Json:
-    if type(data) is not dict:
-        raise UsageError(f"{what} is {shown(data)}; give a dict")
+async def register_participant(
+    core: HubCore, who: str | Declaration, *, kind: str | None = None, accept: Accept | None = None
+) -> Participant:
+    """Register a participant under a name, or attach to the one the store knows by it. See `Hub.register`."""
+    if not isinstance(who, str | Declaration):
+        raise BadName(f"{describe(who)} is no name; give a name, or an Agent")
+    if isinstance(who, str):
+        return await _register_name(core, who, "service" if kind is None else kind, accept=accept)
+    if kind not in (None, "agent"):
+        raise UsageError(f"{who.name!r} is an agent, not of kind {describe(kind)}")
+    _check_models(who)
+    async with core.locks.setdefault(f"{AGENT_LOCK_PREFIX}{who.name.lower()}", asyncio.Lock()):
+        again = who.name in core.agents
+        participant = await _register_name(core, who.name, "agent", accept=accept, again=again)
+        replaced = core.definitions.hold(who)
+    if replaced is not None:
+        core.spawn(close_replaced(core.definitions, replaced), f"closing replaced models of {who.name}")
+    if core.engine is not None and not again:
+        core.spawn(core.dispatch.find_owed(who.name, core.clock), f"turns of {who.name}")
+    return participant
+
+
+async def _register_name(
+    core: HubCore, name: str, kind: str, *, accept: Accept | None, again: bool = False
+) -> Participant:
+    core.check_open()
+    check_name(name)
+    if accept is not None and not callable(accept):
+        raise UsageError(f"accept is {describe(accept)}; give a function of the invitation")
+    registered = core.names_by_lower.get(name.lower())
+    if registered == name and not again:
+        raise UsageError(f"{name!r} is registered in this hub already")
+    if registered not in (None, name):
+        raise BadName(f"{name!r} differs from {registered!r} only in case")
+    core.names_by_lower[name.lower()] = name
     try:
-        check_json(data, most=most, deepest=deepest)
-    except Malformed as error:
-        if error.reason != "too_large":
-            raise UsageError(f"{what}: {error}") from error
-        sizes = {name: count_values(value, most=MOST_COUNTED) for name, value in data.items()}
-        raise _too_large(what, sizes, f"values of JSON; the limit is {most}") from error
-    return copied(data)
+        await core.directory.register(ParticipantRecord(name, kind, asks=accept is not None))
+        core.acceptors[name] = accept
+        await resend_invitations(core, name)
+        core.check_open()  # the last thing: what is held from here on, closing would not see
+    except BaseException:
+        if not again:
+            del core.names_by_lower[name.lower()]
+            core.acceptors.pop(name, None)
+        raise
+    return Participant(core, name, kind)
 
 
-def _too_large(what: str, sizes: Mapping[str, int], measured: str) -> UsageError:
-    """The error that names what is the largest of all, which is to be made smaller."""
-    largest = max(sizes, key=lambda name: sizes[name])
-    size = f"at least {MOST_COUNTED}" if sizes[largest] == MOST_COUNTED else f"{sizes[largest]}"
-    advice = "use fewer transitions, or conditions with fewer parts" if largest == "graph" else "make it smaller"
-    return UsageError(f"{what}[{shown(largest)}] has {size} {measured} for all {what}: {advice}")
+def _check_models(agent: Declaration) -> None:
+    """`UsageError` if a model of the agent's team reports that it is not usable."""
+    KNOWN_SECRETS.know_environment()  # models take their keys from there
+    for member in agent.team.members.values():
+        model: object = member.declaration.model
+        if isinstance(model, ChecksConfig):
+            try:
+                model.check()
+            except UsageError as error:
+                raise UsageError(f"the model of {member.name!r}: {error}") from error
 
 
-def checked_ttl(ttl: float | None) -> float | None:
-    """A time to live as it is recorded; `UsageError` if it is none."""
-    if ttl is None:
-        return None
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL:
-        raise UsageError(f"ttl is {shown(ttl)}; give a number of seconds above 0, at most {LONGEST_TTL} (100 years)")
-    return float(ttl)
+async def ensure_person_registered(core: HubCore, name: str, kind: str = "human") -> None:
+    """Register the speaker, if it is not: as the store knows it, otherwise as this kind."""
+    async with core.locks.setdefault(REGISTRATION_LOCK, asyncio.Lock()):
+        if name not in core.acceptors:
+            known = core.directory.find(name).kind if core.directory.knows(name) else kind
+            await register_participant(core, name, kind=known)
+
+
+async def ensure_agent_registered(core: HubCore, agent: Declaration) -> None:
+    """Register an agent, if it is not. `UsageError` if another participant has its name."""
+    async with core.locks.setdefault(REGISTRATION_LOCK, asyncio.Lock()):
+        if agent.name not in core.acceptors:
+            await register_participant(core, agent)
+    registered = core.agents.get(agent.name)
+    if registered != agent:
+        what = "another agent" if registered is not None else "somebody whom code drives"
+        raise UsageError(f"{what} is registered as {agent.name!r} in this hub; give this agent another name")

@@ -1,9 +1,11 @@
-"""A server over a hub that is open: where it listens, and how it stops.
+"""A server over an open hub: where it listens, how it accepts connections, and how it stops.
 
-Rule 1: without keys it listens to this machine alone, and wants the store's token; open, it wants nothing.
-Rule 2: it stops in good order: nobody new is let in, streams end between two events, requests under way are given time,
-        and those that still wait are told to come again.
-Rule 3: whoever runs it decides about signals; nothing is captured here.
+Rule 1: without keys it listens to this machine alone, and requests need the store's token; if it is open, nothing.
+Rule 2: it stops gracefully: no new connections, streams end between two events, requests in progress are given time,
+        and those that still wait are answered with 503.
+Rule 3: signals are left to the program; none is captured here.
+Rule 4: a connection beyond the limit waits in the system's queue. None is accepted only to fail for want of a file.
+Rule 5: it is logged once that accepting stops, and once that it resumes.
 """
 
 from __future__ import annotations
@@ -17,60 +19,145 @@ from contextlib import asynccontextmanager, nullcontext
 import msgspec
 import uvicorn
 
+from antiphon._net import is_loopback
 from antiphon.core.errors import UsageError
-from antiphon.core.hosts import is_loopback
-from antiphon.hub.redacting import redact_loggers
+from antiphon.hub.known_secrets import redact_loggers
 from antiphon.runtime.hub import Hub
-from antiphon.runtime.keys import keys_of
-from antiphon.server.accepting import accepting
-from antiphon.server.announcing import announced
-from antiphon.server.app import app_of
-from antiphon.server.connections import Connections, cut_all
-from antiphon.server.limits import HOST, PORT, USUAL, Limits
-from antiphon.server.streams import Streams
-from antiphon.server.table import VERBS
-from antiphon.server.tokens import Token, remove_token, store_of, token_for
-from antiphon.server.verbs import House, Verb
+from antiphon.server.api_keys import keys_of
+from antiphon.server.app import AppState, HttpRoute, app_of
+from antiphon.server.connections import ConnectionPool, HttpConnection, abort_all
+from antiphon.server.limits import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SERVER_LIMITS, ServerLimits, StreamSlots
+from antiphon.server.routes import ROUTES
+from antiphon.server.server_token import announce_server, remove_token, store_path_of, token_for
 
-log = logging.getLogger("antiphon.server")
+logger = logging.getLogger("antiphon.server")
 
-OPENED = (
+ACCEPTS_PER_ROUND = 16
+"""How many connections are accepted in one callback of the event loop."""
+ACCEPT_RETRY_SECONDS = 1.0
+"""The delay before accepting is retried after an error."""
+
+
+class Acceptor:
+    """Accepts connections from a listening socket, from now until it is closed."""
+
+    def __init__(self, listening: socket.socket, connections: ConnectionPool, server: uvicorn.Server) -> None:
+        self._listening, self._connections, self._server = listening, connections, server
+        self._loop = asyncio.get_running_loop()
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._is_paused = True
+        self._is_told = False
+        """Whether it was logged that accepting stopped."""
+        self._closed = False
+        connections.on_leave = self.resume_if_space
+        self.resume()
+
+    def resume(self) -> None:
+        if self._is_paused and not self._closed:
+            self._is_paused = False
+            self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    def resume_if_space(self) -> None:
+        """Resume accepting, if there is room."""
+        if self._has_space():
+            self.resume()
+        if self._is_told and self._connections.count <= self._connections.limit:
+            self._is_told = False
+            logger.warning("connections are accepted again: there are %d", self._connections.count)
+
+    async def close(self) -> None:
+        """Stop accepting. Open connections stay."""
+        self._pause()
+        self._closed = True
+        self._listening.close()
+        await asyncio.gather(*self._beginning, return_exceptions=True)
+
+    def _has_space(self) -> bool:
+        return self._connections.count < self._connections.most
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._loop.remove_reader(self._listening.fileno())
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_ROUND):
+            if not self._has_space():
+                self._stop_for_space()
+                return
+            try:
+                sock, _address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.warning("a connection cannot be accepted: %s; trying again in %g s", error, ACCEPT_RETRY_SECONDS)
+                self._pause()
+                self._loop.call_later(ACCEPT_RETRY_SECONDS, self.resume)
+                return
+            self._begin(sock)
+
+    def _stop_for_space(self) -> None:
+        """Stop accepting until a connection is closed, and close idle ones."""
+        self._pause()
+        if not self._is_told:
+            self._is_told = True
+            count = self._connections.count
+            logger.warning("%d connections are open: no more are accepted until one of them is closed", count)
+        self._connections.make_space()
+
+    def _begin(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        line = self._connections.make(self._server.config, self._server.server_state)
+        task = self._loop.create_task(self._made(sock, line))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _made(self, sock: socket.socket, line: HttpConnection) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: line, sock)  # type: ignore[type-var]  # a protocol by its methods
+        except OSError as error:  # the client disconnected first
+            logger.debug("a connection has ended before it began: %s", error)
+            sock.close()
+            self._connections.leave(line)
+        if self._is_paused and not self._has_space():
+            self._connections.make_space()
+
+
+OPEN_WARNING = (
     "%s is open: every program on this machine may do everything, and a proxy in front of it opens it to everybody; "
     "leave open out, or make a key: antiphon keys make"
 )
-BACKLOG = 2048
-PRIVATE = [("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
-"""Headers of every answer: most carry conversations, some secrets, and none is to be kept or interpreted otherwise."""
-SEND_BUFFER = 128 * 1024
-"""How many bytes of what is sent the system holds for each connection, so that a thousand who read nothing cost little,
-and that it is noticed soon whether anybody reads."""
-LAST_WORDS = 0.5
-"""How many seconds the answers have that say that the server stops."""
-ALLOWANCE = 2
-"""How many seconds longer than our own patience that of what we run on is."""
+ACCEPT_BACKLOG = 2048
+PRIVATE_HEADERS = [("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
+"""Headers of every response: most carry conversations, some secrets, and none may be cached or sniffed."""
+SEND_BUFFER_BYTES = 128 * 1024
+"""The kernel's send buffer of a connection: small, so that many stalled clients cost little and are noticed soon."""
+LAST_ANSWERS_SECONDS = 0.5
+"""How long the responses that say that the server stops may take."""
+SHUTDOWN_ALLOWANCE_SECONDS = 2
+"""How much longer than our own limit uvicorn waits: it must not cut first."""
 
 
-class Served(msgspec.Struct, frozen=True):
-    """A server that listens."""
+class RunningServer(msgspec.Struct, frozen=True):
+    """A running server."""
 
     host: str
     port: int
-    streams: Streams
-    connections: Connections
+    streams: StreamSlots
+    connections: ConnectionPool
     token: str = ""
-    """What requests show while there are no keys; "" if it is open, or has keys."""
+    """The credential while there are no keys; "" if it is open, or has keys."""
 
     def __repr__(self) -> str:
         return f"Served({self.url!r})"  # without the token
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that show the token; none if there is no token."""
+        """Headers with the token; none if there is no token."""
         return {"authorization": f"Bearer {self.token}"} if self.token else {}
 
     @property
     def url(self) -> str:
-        """Where it is reached."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
@@ -78,73 +165,72 @@ class Served(msgspec.Struct, frozen=True):
 async def serving(
     hub: Hub,
     *,
-    host: str = HOST,
-    port: int = PORT,
-    limits: Limits = USUAL,
-    verbs: Sequence[Verb] = VERBS,
+    host: str = DEFAULT_HOST,
+    port: int = DEFAULT_PORT,
+    limits: ServerLimits = DEFAULT_SERVER_LIMITS,
+    routes: Sequence[HttpRoute] = ROUTES,
     open: bool = False,
-) -> AsyncIterator[Served]:
-    """Serve a hub for as long as this is entered. Port 0 is any that is free.
+) -> AsyncIterator[RunningServer]:
+    """Serve a hub while this is entered. Port 0 is any free port.
 
-    While no key was ever made requests show the token in `Served.token`, which is kept in a file beside the store.
-    With `open` they show nothing: every program on this machine may do everything.
+    Until the first key is made, requests need the token in `RunningServer.token`, which is kept in a file beside the
+    store. With `open` they need nothing: every program on this machine may do everything.
     """
-    _check_access(hub, host, opened=open)
-    connections = Connections(limits)
-    redact_loggers(["uvicorn.error"])  # which logs what is raised while an answer is sent
-    listening = _bound(host, port, limits)
-    streams = Streams(limits)
+    keys = await keys_of(hub)
+    _check_access(host, guarded=keys.guarded, opened=open)
+    connections = ConnectionPool(limits)
+    redact_loggers(["uvicorn.error"])  # uvicorn logs what is raised while a response is sent
+    listening = _listening_socket(host, port, limits)
+    streams = StreamSlots(limits)
+    store, token = store_path_of(hub), None
     try:
-        token = _token(hub, opened=open)
+        if keys.guarded:
+            remove_token(store)
+        elif not open:
+            token = token_for(store)
     except BaseException:
         listening.close()
         raise
-    server = _server(House(hub, limits, streams, token), verbs)
+    server = _uvicorn_server(AppState(hub, limits, streams, keys, token), routes)
     running = asyncio.create_task(server.serve(sockets=[]), name="server")
     watching = asyncio.create_task(connections.watch(), name="connections")
-    served = Served(host, listening.getsockname()[1], streams, connections, "" if token is None else token.secret)
+    served = RunningServer(
+        host, listening.getsockname()[1], streams, connections, "" if token is None else token.secret
+    )
     if open:
-        log.warning(OPENED, served.url)
+        logger.warning(OPEN_WARNING, served.url)
     try:
-        async with accepting(listening, connections, server):
-            with announced(served.url, store_of(hub), hub._desk.store.tenant):
+        acceptor = Acceptor(listening, connections, server)
+        try:
+            with announce_server(served.url, store, hub.core.store.tenant):
                 yield served
+        finally:
+            await acceptor.close()
     finally:
-        await _stop(server, running, streams, seconds=limits.stop_seconds)
+        await _stop_server(server, running, streams, seconds=limits.stop_seconds)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         listening.close()
 
 
-def _check_access(hub: Hub, host: str, *, opened: bool) -> None:
-    """Refuse to let in who should not be: other machines without a key, or anybody where there are keys."""
-    guarded = keys_of(hub).guarded
+def _check_access(host: str, *, guarded: bool, opened: bool) -> None:
+    """`UsageError` if other machines could connect without a key, or a server with keys is to be open."""
     if opened and guarded:
         raise UsageError("there are keys, and a server with keys cannot be open; leave open out, and show a key")
     if opened and not is_loopback(host):
         raise UsageError(
-            f"{host!r} can be reached from other machines, and an open server wants no key; listen on {HOST}, or make"
-            " a key: antiphon keys make --participant NAME --scope all"
+            f"{host!r} can be reached from other machines, and an open server wants no key; listen on {DEFAULT_HOST},"
+            " or make a key: antiphon keys make --participant NAME --scope all"
         )
     if not guarded and not is_loopback(host):
         advice = "make one first: antiphon keys make --participant NAME --scope all"
         raise UsageError(f"{host!r} can be reached from other machines, and there are no keys; {advice}")
 
 
-def _token(hub: Hub, *, opened: bool) -> Token | None:
-    """What requests show while there are no keys; None if they show nothing, or a key."""
-    if opened:
-        return None
-    if keys_of(hub).guarded:
-        remove_token(store_of(hub))
-        return None
-    return token_for(store_of(hub))
-
-
-def _server(house: House, verbs: Sequence[Verb]) -> uvicorn.Server:
-    limits = house.limits
+def _uvicorn_server(app_state: AppState, routes: Sequence[HttpRoute]) -> uvicorn.Server:
+    limits = app_state.limits
     config = uvicorn.Config(
-        app_of(house, verbs),
+        app_of(app_state, routes),
         http="h11",
         ws="none",
         lifespan="off",
@@ -152,31 +238,31 @@ def _server(house: House, verbs: Sequence[Verb]) -> uvicorn.Server:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        headers=PRIVATE,
-        timeout_graceful_shutdown=int(limits.stop_seconds) + ALLOWANCE,
+        headers=PRIVATE_HEADERS,
+        timeout_graceful_shutdown=int(limits.stop_seconds) + SHUTDOWN_ALLOWANCE_SECONDS,
     )
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]  # see rule 3
     return server
 
 
-def _bound(host: str, port: int, limits: Limits) -> socket.socket:
-    """A socket that listens there. What it is sent nobody takes ends the connection, whoever holds it."""
+def _listening_socket(host: str, port: int, limits: ServerLimits) -> socket.socket:
+    """A listening socket. The system closes its connections to clients that vanish, or acknowledge nothing."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Without its name TCP is used all the same, but asyncio does not know, and lets it hold half of each answer back.
+    # With the protocol named, asyncio knows that this is TCP and turns Nagle's algorithm off, which delays answers.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):  # a peer that has vanished while it waits is noticed soon
+        for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):  # a vanished peer is noticed soon
             if hasattr(socket, option):
                 listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), max(1, int(limits.stalled_seconds)))
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             patience = int(limits.stalled_seconds * 1000)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
         listening.bind((host, port))
-        listening.listen(BACKLOG)
+        listening.listen(ACCEPT_BACKLOG)
     except OSError as error:
         listening.close()
         raise UsageError(f"nothing can listen on {host!r}, port {port}: {error.strerror or error}") from error
@@ -184,15 +270,19 @@ def _bound(host: str, port: int, limits: Limits) -> socket.socket:
     return listening
 
 
-async def _stop(server: uvicorn.Server, running: asyncio.Task[None], streams: Streams, *, seconds: float) -> None:
+async def _stop_server(
+    server: uvicorn.Server, running: asyncio.Task[None], streams: StreamSlots, *, seconds: float
+) -> None:
     streams.stopping.set()
     server.should_exit = True
     loop = asyncio.get_running_loop()
     late = loop.call_later(seconds, streams.late.set)
-    last = loop.call_later(seconds + LAST_WORDS, cut_all, server.server_state)  # of which nothing is taken
+    last = loop.call_later(
+        seconds + LAST_ANSWERS_SECONDS, abort_all, server.server_state
+    )  # connections that read nothing
     try:
         await running
     finally:
         late.cancel()
         last.cancel()
-        cut_all(server.server_state)
+        abort_all(server.server_state)

@@ -6,16 +6,18 @@ G1  Compare-and-set: `append(expected=n)` succeeds only at head n; the batch get
 G2  A channel's sequences are 1 … head without holes, for ever.
 G3  An acknowledged append has reached what `caps.survives` names.
 G4  Ids are remembered for ever, per channel: a batch whose first id is recorded returns its first result with
-    `duplicate=True`, whatever `expected` says; the same id with other content raises `IdReused`. Two contents are
+    `duplicate=True`, regardless of `expected`; the same id with other content raises `IdReused`. Two contents are
     the same if they are the same JSON: 1 is neither true nor 1.0.
 G5  A failure while committing raises `OutcomeUnknown`, never `Conflict`; repeating the same call is safe.
 G6  What was acknowledged is read by the next read.
 G7  `tail` gives each channel's envelopes in order, without holes, at least once.
 G8  One round trip an append; nothing is held open across an await of the caller.
-G9  Leases are hints. Nothing is lost or doubled if all of them are granted to everybody.
-G10 The index is derived: `rebuild` makes it anew from the logs, and nothing changes.
+G9  Leases are hints. Nothing is lost or doubled if all of them are granted to all.
+G10 The index is derived: `rebuild` makes it again from the logs, and nothing changes.
 G11 After `erase` has returned, no file of the store holds the content of that channel: not the log, nor what lies
     beside it, nor the index. It is done whole or not at all, and repeating it completes it.
+G12 Writes to one channel take effect in the order of their calls, also if the caller of one was cancelled: a `mark`
+    made after a cancelled append returns once that append is recorded or lost.
 
 What is damaged raises `LogCorrupt`, which names its channel; every other channel goes on. A call that can mean
 nothing, such as reading behind -1, raises `UsageError`.
@@ -24,22 +26,22 @@ nothing, such as reading behind -1, raises `UsageError`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 import msgspec
 
-from antiphon.core.envelope import Envelope
+from antiphon.core.envelope import Envelope, Instant, to_instant
 from antiphon.core.errors import StoreGone
-from antiphon.core.instants import Instant
 
-SKEW = 60.0
-"""By how many seconds the clocks of two hubs may differ. One that is further ahead was set back since."""
+MAX_CLOCK_SKEW_SECONDS = 60.0
+"""By how many seconds the clocks of two hubs may differ. A time further ahead is from before a clock was set back."""
 
-Survives = Literal["nothing", "process", "power", "node"]
+Durability = Literal["nothing", "process", "power", "node"]
 
 
-class Now(Protocol):
-    """Tells a store the time, for its leases."""
+class TimeSource(Protocol):
+    """The clock of a store, for its leases."""
 
     def now(self) -> Instant: ...
 
@@ -47,7 +49,7 @@ class Now(Protocol):
 class StoreCaps(msgspec.Struct, frozen=True):
     """What a store can do."""
 
-    survives: Survives
+    survives: Durability
     """The worst that can happen without losing an acknowledged envelope."""
     max_envelope_bytes: int
     many_hubs: bool
@@ -131,8 +133,8 @@ class Log(Protocol):
     ) -> Appended:
         """Record a batch at `expected`; its sequences are stamped already and follow it.
 
-        `due`, when given, is written to the channel's row in the same transaction. `LogCorrupt` if the log cannot be
-        gone on with; nothing was recorded then.
+        `due`, when given, is written to the channel's row in the same transaction. `LogCorrupt` if the end of the log
+        is damaged; nothing was recorded then.
         """
         ...
 
@@ -156,7 +158,7 @@ class Log(Protocol):
         ...
 
     async def erase(self, channel: str) -> int:
-        """Replace every record of an ended channel by its tombstone (`core.erasing`); how many there are.
+        """Replace every record of an ended channel by its tombstone (`core.redaction`). Returns their number.
 
         Sequence, time, type and hash of each record stay, so that the hash chain still holds. Everything derived from
         the content goes with it: envelope ids, the snapshot, positions of members, and of the row the close reason,
@@ -206,35 +208,40 @@ class Index(Protocol):
         """Move a position forward, at most to the head. It need not be durable yet: it may lag, it never leads."""
         ...
 
-    async def rebuild(self) -> None: ...
+    async def rebuild(self) -> None:
+        """Make the index again from the logs."""
+        ...
 
 
 class Leases(Protocol):
-    """Who looks after what, for now."""
+    """Which owner looks after what, for a limited time."""
 
     async def lease(self, name: str, owner: str, ttl: float) -> Lease | None:
-        """Take or renew; None while somebody else holds it.
+        """Take or renew a lease; None while another owner holds it.
 
         One name is always leased for the same `ttl`. So a lease that ends later than that from now, by more than
-        `SKEW`, was given before the clock was set back, and has ended; the same holds for a channel that `take_due`
-        has given.
+        `MAX_CLOCK_SKEW_SECONDS`, was given before the clock was set back, and has ended. The same holds for a channel
+        that `take_due` has given.
         """
         ...
 
-    async def release(self, lease: Lease) -> None: ...
+    async def release(self, lease: Lease) -> None:
+        """Release a lease, if it is still held in this epoch."""
+        ...
 
     async def take_due(self, owner: str, *, now: Instant, limit: int, ttl: float) -> list[Due]:
         """Channels due at `now`, earliest first, each given to one owner for `ttl` seconds.
 
-        Who was given a channel settles it by writing another `due`; otherwise it comes again after that time.
+        The owner settles a channel by writing another `due`; otherwise it is given again after that time.
         """
         ...
 
     async def attend(self, ttl: float) -> Instant:
-        """Note that a hub is open for the next `ttl` seconds; since when one has been, without a break.
+        """Renew the attendance of hubs for `ttl` seconds. Returns since when one has been open without a break.
 
-        That is now, if no note lasts; a note that lasts longer than `ttl` from now, by more than `SKEW`, was made
-        before the clock was set back, and does not count. Hubs that share a store call this again and again.
+        That is now, if no attendance lasts. One that lasts longer than `ttl` from now, by more than
+        `MAX_CLOCK_SKEW_SECONDS`, was written before the clock was set back, and does not count. Every open hub calls
+        this repeatedly.
         """
         ...
 
@@ -247,7 +254,7 @@ class Store(Log, Index, Leases, Protocol):
     """A whole store."""
 
     tenant: str
-    """Whose logs it holds."""
+    """The tenant whose logs it holds."""
 
     async def gone(self) -> StoreGone:
         """Wait until the store is lost for good; the error that every call raises from then on.
@@ -258,5 +265,13 @@ class Store(Log, Index, Leases, Protocol):
         ...
 
     async def close(self) -> None:
-        """Write what is queued and let go of everything. Closing twice is fine."""
+        """Write what is queued and release everything. Closing twice is fine."""
         ...
+
+
+class SystemTimeSource:
+    """The system clock, for a store that was given none."""
+
+    def now(self) -> Instant:
+        """The current time."""
+        return to_instant(datetime.now(UTC))

@@ -1,6 +1,6 @@
 """Erasing a channel from a SQLite file, so that no byte of its content is left in any file of the store.
 
-Rule 1: the tombstones of a channel, and all that goes with its content, are one transaction.
+Rule 1: the tombstones of a channel, and the removal of what was derived from its content, are one transaction.
 Rule 2: that same transaction notes that the write-ahead log is to be truncated, because the content is still in it. The
         note goes when that is done: after a crash the next opening, or the next erasure, does it.
 Rule 3: deleted content is overwritten where it was (`secure_delete`). A file that was written without it is rewritten
@@ -18,43 +18,42 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from antiphon.core.codec import as_type, encode
-from antiphon.core.erasing import tombstone
+from antiphon.core.codec import as_type, encode_envelope
 from antiphon.core.errors import Conflict, StoreUnavailable
-from antiphon.store.records import genesis, sealed
-from antiphon.store.rows import check_ended, erased_row
-from antiphon.store.sqlite_connection import Connection
+from antiphon.core.redaction import tombstone_of
+from antiphon.store.records import check_channel_ended, erased_row, genesis_hash, seal_tombstone
+from antiphon.store.sqlite_connection import SqliteConnection
 from antiphon.store.sqlite_index import put_row, read_row
-from antiphon.store.sqlite_reads import Stretch, read_head, read_page
+from antiphon.store.sqlite_reads import read_head, read_page
 
-log = logging.getLogger("antiphon.store")
+logger = logging.getLogger("antiphon.store")
 
-_BLANK = (
+_BLANK_RECORDS = (
     "UPDATE log SET body = zeroblob(length(body)), kind = substr(hex(zeroblob(length(kind))), 1, length(kind))"
     " WHERE tenant = ? AND channel = ? AND seq > ? AND seq <= ?"
 )
-_BURY = "UPDATE log SET id = ?, kind = ?, body = ? WHERE tenant = ? AND channel = ? AND seq = ?"
-_HASHES = "SELECT hash FROM log WHERE tenant = ? AND channel = ? AND seq > ? ORDER BY seq LIMIT ?"
-_FORGET = (
+_WRITE_TOMBSTONE = "UPDATE log SET id = ?, kind = ?, body = ? WHERE tenant = ? AND channel = ? AND seq = ?"
+_SELECT_HASHES = "SELECT hash FROM log WHERE tenant = ? AND channel = ? AND seq > ? ORDER BY seq LIMIT ?"
+_DELETE_DERIVED = (
     "DELETE FROM snapshot WHERE tenant = ? AND channel = ?",
     "DELETE FROM member WHERE tenant = ? AND channel = ?",
 )
-_RENEWED = ("channel", "snapshot")
-_RENEW = (
+_REWRITTEN_TABLES = ("channel", "snapshot")
+_REWRITE_TABLE = (
     "CREATE TABLE renewed AS SELECT * FROM {}",
     "DELETE FROM {}",
     "INSERT INTO {} SELECT * FROM renewed",
     "DROP TABLE renewed",
 )
-_OWE = "INSERT OR IGNORE INTO sweep (work) VALUES ('truncate')"
-_OWED = "SELECT work FROM sweep"
-_TRUNCATE = "PRAGMA wal_checkpoint(TRUNCATE)"
-_PAGE = 1000
-_AT_ONCE = 100
+_NOTE_SWEEP = "INSERT OR IGNORE INTO sweep (work) VALUES ('truncate')"
+_SELECT_SWEEP = "SELECT work FROM sweep"
+TRUNCATE_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
+_ERASE_PAGE_RECORDS = 1000
+_RECORDS_PER_BLANKING = 100
 """How many records one statement blanks."""
 
 
-class Tombstone(NamedTuple):
+class TombstoneRow(NamedTuple):
     """What is written over one record."""
 
     envelope_id: str
@@ -62,44 +61,48 @@ class Tombstone(NamedTuple):
     body: bytes
 
 
-def tombstones_of(connection: Connection, tenant: str, channel: str) -> list[Tombstone]:
-    """What is to be left of a channel; `LogCorrupt` if its log is damaged."""
-    found: list[Tombstone] = []
-    previous, more = genesis(tenant, channel), True
+def tombstone_rows_of(connection: SqliteConnection, tenant: str, channel: str) -> list[TombstoneRow]:
+    """The tombstones of a channel; `LogCorrupt` if its log is damaged."""
+    found: list[TombstoneRow] = []
+    previous, more = genesis_hash(tenant, channel), True
     while more:
-        page = read_page(connection, tenant, Stretch(channel, len(found), _PAGE))
+        page = read_page(connection, tenant, channel, after=len(found), limit=_ERASE_PAGE_RECORDS)
         stretch = (tenant, channel, len(found), len(page.envelopes))
-        hashes = as_type(connection.execute(_HASHES, stretch).fetchall(), list[tuple[bytes]])
+        hashes = as_type(connection.execute(_SELECT_HASHES, stretch).fetchall(), list[tuple[bytes]])
         for envelope, (digest,) in zip(page.envelopes, hashes, strict=True):
-            left = tombstone(envelope)
-            found.append(Tombstone(left.envelope_id, left.event_type, sealed(encode(left), previous, digest)))
+            left = tombstone_of(envelope)
+            found.append(
+                TombstoneRow(left.envelope_id, left.event_type, seal_tombstone(encode_envelope(left), previous, digest))
+            )
             previous = digest
         more = page.more
     return found
 
 
-def bury(connection: Connection, tenant: str, channel: str, *, tombstones: Sequence[Tombstone]) -> None:
-    """Write the tombstones of an ended channel, and remove all that was derived from its content."""
+def write_tombstones(
+    connection: SqliteConnection, tenant: str, channel: str, *, tombstones: Sequence[TombstoneRow]
+) -> None:
+    """Write the tombstones of an ended channel, and remove what was derived from its content."""
     row = read_row(connection, tenant, channel)
-    check_ended(channel, row)
+    check_channel_ended(channel, row)
     head = read_head(connection, tenant, channel)
     if row is None or head != len(tombstones):
         raise Conflict(channel, len(tombstones), head)
-    for done in range(0, head, _AT_ONCE):
-        connection.execute(_BLANK, (tenant, channel, done, done + _AT_ONCE))
+    for done in range(0, head, _RECORDS_PER_BLANKING):
+        connection.execute(_BLANK_RECORDS, (tenant, channel, done, done + _RECORDS_PER_BLANKING))
     connection.executemany(
-        _BURY,
+        _WRITE_TOMBSTONE,
         [(*left, tenant, channel, place) for place, left in enumerate(tombstones, 1)],
     )
-    for forget in _FORGET:
+    for forget in _DELETE_DERIVED:
         connection.execute(forget, (tenant, channel))
     put_row(connection, tenant, erased_row(row))
-    connection.execute(_OWE)
+    connection.execute(_NOTE_SWEEP)
 
 
-def sweep(connection: Connection) -> None:
+def sweep_erased(connection: SqliteConnection) -> None:
     """Overwrite what may be left of erased content beside the records. It runs outside of any transaction."""
-    owed = {work for (work,) in as_type(connection.execute(_OWED).fetchall(), list[tuple[str]])}
+    owed = {work for (work,) in as_type(connection.execute(_SELECT_SWEEP).fetchall(), list[tuple[str]])}
     if "truncate" not in owed:
         return
     if "vacuum" in owed:
@@ -107,8 +110,8 @@ def sweep(connection: Connection) -> None:
         connection.execute("VACUUM").fetchall()
         connection.execute("PRAGMA temp_store = MEMORY").fetchall()
     else:
-        _renew(connection)
-    [(busy, _, _)] = as_type(connection.execute(_TRUNCATE).fetchall(), list[tuple[int, int, int]])
+        _rewrite_tables(connection)
+    [(busy, _, _)] = as_type(connection.execute(TRUNCATE_LOG).fetchall(), list[tuple[int, int, int]])
     if busy:
         raise StoreUnavailable(
             "the channel is erased, but another process is reading the store, so that its write-ahead log cannot be"
@@ -117,18 +120,18 @@ def sweep(connection: Connection) -> None:
     connection.execute("DELETE FROM sweep").fetchall()
 
 
-def _renew(connection: Connection) -> None:
-    """Write the tables anew whose pages may hold copies of rows that were moved."""
+def _rewrite_tables(connection: SqliteConnection) -> None:
+    """Rewrite the tables whose pages may hold copies of rows that were moved."""
     connection.execute("BEGIN IMMEDIATE")
-    for table in _RENEWED:
-        for statement in _RENEW:
+    for table in _REWRITTEN_TABLES:
+        for statement in _REWRITE_TABLE:
             connection.execute(statement.format(table)).fetchall()
     connection.execute("COMMIT")
 
 
-def sweep_left(connection: Connection, path: str) -> None:
-    """Do what an erasure that was cut off has left to do. If that is not possible now, the next erasure does it."""
+def finish_sweep(connection: SqliteConnection, path: str) -> None:
+    """Complete an erasure that was cut off. If that is not possible now, the next erasure does it."""
     try:
-        sweep(connection)
+        sweep_erased(connection)
     except StoreUnavailable as error:
-        log.warning("%s: %s", path, error)
+        logger.warning("%s: %s", path, error)

@@ -1,8 +1,8 @@
 """Reading the log table, on a thread and a connection that only read.
 
-Rule 1: a read sees every commit that was acknowledged before it was asked for.
-Rule 2: damage met while reading one channel is that channel's; all others are read as if nothing were.
-Rule 3: no envelope is given that is not tied to the one before it.
+Rule 1: a read sees every commit that was acknowledged before the read was called.
+Rule 2: damage in one channel is reported for that channel; all others can be read.
+Rule 3: no envelope is returned that is not tied to the one before it by its hash.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
@@ -21,70 +20,81 @@ from antiphon.core.codec import Malformed, as_type
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, LogCorrupt
 from antiphon.store.protocol import Page
-from antiphon.store.records import MOST, PAGE_BYTES, Row, checked_page, genesis, tied
-from antiphon.store.sqlite_connection import (
-    Connection,
-    Cursor,
-    Values,
-    damage_in,
-    is_damage,
-    one,
-    text_of,
-    unusable,
-    why,
+from antiphon.store.records import (
+    MAX_PAGE_BYTES,
+    MAX_STORE_INTEGER,
+    LogRow,
+    decode_linked_row,
+    genesis_hash,
+    page_of_rows,
 )
-from antiphon.store.sqlite_identity import FileIdentity
-from antiphon.store.sqlite_line import Line, ServingThread, settle, tell
-from antiphon.store.sqlite_schema import Database
+from antiphon.store.sqlite_connection import (
+    FileIdentity,
+    ServingThread,
+    SqliteConnection,
+    SqliteCursor,
+    SqlValues,
+    ThreadConnection,
+    call_on_loop,
+    damage_as_log_corrupt,
+    decode_blob_text,
+    error_message,
+    fetch_number,
+    fetch_one,
+    is_damage,
+    settle_futures,
+    unusable_error,
+)
+from antiphon.store.sqlite_schema import SqliteDatabase
 
 T = TypeVar("T")
 
-log = logging.getLogger("antiphon.store")
+logger = logging.getLogger("antiphon.store")
 
-FOLLOWED = 10_000
-"""How many channels' ends a tail remembers."""
+MAX_FOLLOWED_CHANNELS = 10_000
+"""How many channels' ends a tail caches."""
 
 _HEAD = "SELECT coalesce(max(seq), 0) FROM log WHERE tenant = ? AND channel = ?"
 _SEQUENCES = "SELECT seq FROM log WHERE tenant = ? AND channel = ? ORDER BY seq"
 _HASH = "SELECT hash FROM log WHERE tenant = ? AND channel = ? AND seq = ?"
-_PAGE = "SELECT seq, id, body, hash FROM log WHERE tenant = ? AND channel = ? AND seq > ? ORDER BY seq LIMIT ?"
-_LINKED = """
+_SELECT_PAGE = "SELECT seq, id, body, hash FROM log WHERE tenant = ? AND channel = ? AND seq > ? ORDER BY seq LIMIT ?"
+_LINKED_COLUMNS = """
     l.seq, l.id, l.body, l.hash,
     (SELECT p.hash FROM log AS p WHERE p.tenant = l.tenant AND p.channel = l.channel AND p.seq = l.seq - 1)
 """
-_FIND = f"SELECT {_LINKED} FROM log AS l WHERE l.tenant = ? AND l.channel = ? AND l.id = ?"
-_END = f"""
-    SELECT {_LINKED},
+_FIND = f"SELECT {_LINKED_COLUMNS} FROM log AS l WHERE l.tenant = ? AND l.channel = ? AND l.id = ?"
+_SELECT_END = f"""
+    SELECT {_LINKED_COLUMNS},
     coalesce((SELECT c.status FROM channel AS c WHERE c.tenant = l.tenant AND c.channel = l.channel), '')
     FROM log AS l WHERE l.tenant = ? AND l.channel = ? ORDER BY l.seq DESC LIMIT 1
 """
-_LAST = "SELECT coalesce(max(pos), 0) FROM log"
-_TAIL = """
+_SELECT_LAST = "SELECT coalesce(max(pos), 0) FROM log"
+_SELECT_TAIL = """
     SELECT pos, CAST(channel AS BLOB), seq, CAST(id AS BLOB), body, hash
     FROM log NOT INDEXED WHERE pos > ? AND pos <= ? AND tenant = ? ORDER BY pos LIMIT ?
 """
 
 
-class Reader:
+class SqliteReader:
     """Owns one reading connection."""
 
-    def __init__(self, database: Database, identity: FileIdentity) -> None:
+    def __init__(self, database: SqliteDatabase, identity: FileIdentity) -> None:
         self._path = database.path
         self._identity = identity
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._line = Line(database.to_read, database.to_read)
+        self._connection = ThreadConnection(database.to_read, database.to_read)
         self._thread = ServingThread(self._serve, name="antiphon-reader")
 
     async def start(self) -> None:
-        """Open the database; whatever refuses it is raised here."""
+        """Open the database, or raise why it is refused."""
         self._thread.start()
         await self.run(lambda _: None)
 
-    def run(self, job: Callable[[Connection], T]) -> asyncio.Future[T]:
-        """Do something with the connection, after all that was asked for before."""
+    def run(self, job: Callable[[SqliteConnection], T]) -> asyncio.Future[T]:
+        """Run a job with the connection, after all that are queued."""
         done: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(lambda: tell(self._loop, partial(settle, [(done, self._tried(job))])))
+        self._queue.put(lambda: call_on_loop(self._loop, partial(settle_futures, [(done, self._try_job(job))])))
         return done
 
     async def stop(self) -> None:
@@ -95,53 +105,45 @@ class Reader:
     def _serve(self) -> None:
         while (job := self._queue.get()) is not None:
             job()
-        self._line.drop()
+        self._connection.drop()
 
-    def _tried(self, job: Callable[[Connection], T]) -> T | Exception:
+    def _try_job(self, job: Callable[[SqliteConnection], T]) -> T | Exception:
         try:
             self._identity.check()
-            return job(self._line.get())
+            return job(self._connection.get())
         except AntiphonError as error:
             return error
-        except Exception as error:  # whatever it is, it must not end the thread
-            self._line.drop()
-            return unusable(self._path, error)
+        except Exception as error:  # of any kind: the thread must not end
+            self._connection.drop()
+            return unusable_error(self._path, error)
 
 
 @contextmanager
-def _damage_behind_what_is_readable(connection: Connection, tenant: str, channel: str) -> Iterator[None]:
-    """Inside, damage is told by the first sequence of this channel that cannot be found."""
+def _damage_after_readable(connection: SqliteConnection, tenant: str, channel: str) -> Iterator[None]:
+    """Inside, damage is reported at the first sequence of this channel that cannot be found."""
     try:
         yield
     except (sqlite3.Error, Malformed) as error:
         if not is_damage(error):
             raise
-        readable, _ = _fetched(connection, _SEQUENCES, (tenant, channel))
-        raise LogCorrupt(channel, len(readable) + 1, why(error)) from error
+        readable, _ = _fetch_readable(connection, _SEQUENCES, (tenant, channel))
+        raise LogCorrupt(channel, len(readable) + 1, error_message(error)) from error
 
 
-def read_head(connection: Connection, tenant: str, channel: str) -> int:
+def read_head(connection: SqliteConnection, tenant: str, channel: str) -> int:
     """The last sequence of a channel."""
-    with _damage_behind_what_is_readable(connection, tenant, channel):
-        return as_type(one(connection, _HEAD, (tenant, channel)), tuple[int])[0]
+    with _damage_after_readable(connection, tenant, channel):
+        return fetch_number(connection, _HEAD, (tenant, channel))
 
 
-class Stretch(NamedTuple):
-    """Which part of a log is asked for."""
-
-    channel: str
-    after: int
-    limit: int
-
-
-def read_page(connection: Connection, tenant: str, asked: Stretch) -> Page:
+def read_page(connection: SqliteConnection, tenant: str, channel: str, *, after: int, limit: int) -> Page:
     """The envelopes behind `after`, each checked against the one before."""
-    channel, after, limit = asked
-    previous = read_hash(connection, tenant, channel, sequence=after) if after else genesis(tenant, channel)
-    values = (tenant, channel, after, min(limit, MOST - 1) + 1)
-    rows, damage = _fetched(connection, _PAGE, values, most_bytes=PAGE_BYTES)
-    limit = min(limit, _count_within(rows, PAGE_BYTES))
-    page = checked_page(channel, rows, previous or b"", after=after, limit=limit)
+    previous = read_hash(connection, tenant, channel, sequence=after) if after else genesis_hash(tenant, channel)
+    values = (tenant, channel, after, min(limit, MAX_STORE_INTEGER - 1) + 1)
+    rows, damage = _fetch_readable(connection, _SELECT_PAGE, values, most_bytes=MAX_PAGE_BYTES)
+    if len(rows) > 1 and sum(map(_body_bytes, rows)) > MAX_PAGE_BYTES:
+        limit = min(limit, len(rows) - 1)  # the last row is the one that exceeds the size of a page
+    page = page_of_rows(channel, rows, previous or b"", after=after, limit=limit)
     if damage is None or page.more:
         return page
     if not page.envelopes:
@@ -149,40 +151,34 @@ def read_page(connection: Connection, tenant: str, asked: Stretch) -> Page:
     return Page(page.envelopes, more=True)
 
 
-def read_hash(connection: Connection, tenant: str, channel: str, *, sequence: int) -> bytes | None:
+def read_hash(connection: SqliteConnection, tenant: str, channel: str, *, sequence: int) -> bytes | None:
     """The hash of one record; None if there is none."""
-    with damage_in(channel, sequence):
-        found = one(connection, _HASH, (tenant, channel, sequence))
+    with damage_as_log_corrupt(channel, sequence):
+        found = fetch_one(connection, _HASH, (tenant, channel, sequence))
         return None if found is None else as_type(found, tuple[bytes])[0]
 
 
-def _size(row: object) -> int:
+def _body_bytes(row: object) -> int:
     """The bytes of a record, which is the third column; 0 if the row is damaged."""
     body = row[2] if isinstance(row, tuple) and len(row) > 2 else None
     return len(body) if isinstance(body, bytes) else 0
 
 
-def _count_within(rows: Sequence[object], most_bytes: int) -> int:
-    """How many of the first rows have no more bytes than this; one at least."""
-    sizes = accumulate(map(_size, rows))
-    return max(1, sum(size <= most_bytes for size in sizes))
-
-
-def _fetched(
-    connection: Connection, sql: str, values: Values, *, most_bytes: int | None = None
+def _fetch_readable(
+    connection: SqliteConnection, sql: str, values: SqlValues, *, most_bytes: int | None = None
 ) -> tuple[list[object], sqlite3.Error | None]:
     """The rows of a query as far as they can be read, and the damage behind them.
 
-    With `most_bytes` the row that exceeds it is the last one that is read.
+    With `most_bytes` the row that exceeds it is the last one.
     """
     rows: list[object] = []
     size = 0
-    cursor: Cursor | None = None
+    cursor: SqliteCursor | None = None
     try:
         cursor = connection.execute(sql, values)
         while (row := cursor.fetchone()) is not None:
             rows.append(row)
-            size += _size(row)
+            size += _body_bytes(row)
             if most_bytes is not None and size > most_bytes and len(rows) > 1:
                 break
     except sqlite3.Error as error:
@@ -190,11 +186,11 @@ def _fetched(
             raise
         return rows, error
     finally:
-        cursor = None  # whoever keeps an error keeps this frame, and a cursor in it would keep the log from shrinking
+        cursor = None  # a kept error keeps this frame, and an open cursor in it would keep the log from shrinking
     return rows, None
 
 
-class _Linked(NamedTuple):
+class _LinkedRow(NamedTuple):
     """A row, and the hash of the one before; None if there is none."""
 
     sequence: int
@@ -205,30 +201,32 @@ class _Linked(NamedTuple):
 
     def envelope(self, tenant: str, channel: str) -> Envelope:
         """Its envelope, if it is tied to the one before."""
-        previous = genesis(tenant, channel) if self.sequence == 1 else self.previous
+        previous = genesis_hash(tenant, channel) if self.sequence == 1 else self.previous
         if previous is None:
-            raise _missing(channel, self.sequence - 1, self.sequence)
-        return tied(channel, Row(self.sequence, self.envelope_id, self.body, self.hash), previous)
+            raise _missing_record(channel, self.sequence - 1, self.sequence)
+        return decode_linked_row(channel, LogRow(self.sequence, self.envelope_id, self.body, self.hash), previous)
 
 
-def _missing(channel: str, sequence: int, following: int) -> LogCorrupt:
+def _missing_record(channel: str, sequence: int, following: int) -> LogCorrupt:
     return LogCorrupt(channel, sequence, f"the record is missing; the next one is {following}")
 
 
-def find_envelope(connection: Connection, tenant: str, channel: str, *, envelope_id: str) -> Envelope | None:
+def find_envelope(connection: SqliteConnection, tenant: str, channel: str, *, envelope_id: str) -> Envelope | None:
     """The recorded envelope of an id."""
-    with _damage_behind_what_is_readable(connection, tenant, channel):
-        found = one(connection, _FIND, (tenant, channel, envelope_id))
-        return None if found is None else as_type(found, _Linked).envelope(tenant, channel)
+    with _damage_after_readable(connection, tenant, channel):
+        found = fetch_one(connection, _FIND, (tenant, channel, envelope_id))
+        return None if found is None else as_type(found, _LinkedRow).envelope(tenant, channel)
 
 
-def read_envelopes(connection: Connection, tenant: str, channel: str, *, ids: Sequence[str]) -> Mapping[str, Envelope]:
+def read_envelopes(
+    connection: SqliteConnection, tenant: str, channel: str, *, ids: Sequence[str]
+) -> Mapping[str, Envelope]:
     """The recorded envelopes of these ids."""
-    found = {each: find_envelope(connection, tenant, channel, envelope_id=each) for each in ids}
-    return {each: envelope for each, envelope in found.items() if envelope is not None}
+    found = ((each, find_envelope(connection, tenant, channel, envelope_id=each)) for each in ids)
+    return {each: envelope for each, envelope in found if envelope is not None}
 
 
-class Head(NamedTuple):
+class LogHead(NamedTuple):
     """Where a channel's log ends."""
 
     sequence: int
@@ -236,24 +234,24 @@ class Head(NamedTuple):
     status: str
 
 
-def read_end(connection: Connection, tenant: str, channel: str) -> Head:
+def read_log_head(connection: SqliteConnection, tenant: str, channel: str) -> LogHead:
     """Where a channel's log ends, if the last record is tied to the one before."""
-    found = one(connection, _END, (tenant, channel))
+    found = fetch_one(connection, _SELECT_END, (tenant, channel))
     if found is None:
-        return Head(0, genesis(tenant, channel), "")
+        return LogHead(0, genesis_hash(tenant, channel), "")
     *row, status = as_type(found, tuple[object, object, object, object, object, str])
-    last = as_type(row, _Linked)
+    last = as_type(row, _LinkedRow)
     last.envelope(tenant, channel)
-    return Head(last.sequence, last.hash, status)
+    return LogHead(last.sequence, last.hash, status)
 
 
-def last_position(connection: Connection) -> int:
+def read_last_position(connection: SqliteConnection) -> int:
     """The position of the last envelope over all channels."""
-    return as_type(one(connection, _LAST), tuple[int])[0]
+    return fetch_number(connection, _SELECT_LAST)
 
 
-class _Followed(NamedTuple):
-    """A row as a tail meets it: whose it is must be known, whatever else is wrong with it."""
+class _TailRow(NamedTuple):
+    """A row as a tail finds it: its columns may be damaged, each by itself."""
 
     position: int
     channel: object
@@ -262,62 +260,56 @@ class _Followed(NamedTuple):
     body: object
     hash: object
 
-    def place(self) -> int:
-        """Its sequence; 0 if it has none."""
-        return self.sequence if isinstance(self.sequence, int) else 0
 
-    def row(self) -> Row:
-        """The row, if it has the shape of one."""
-        return as_type((self.sequence, text_of(self.envelope_id), self.body, self.hash), Row)
-
-
-class Follower:
-    """Where a tail stands. A channel that is damaged ends where the damage is; all others go on."""
+class TailFollower:
+    """The position of a tail. A damaged channel ends at the damage; all others go on."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self._ends: dict[str, tuple[int, bytes]] = {}
         self._broken: set[str] = set()
 
-    def read(self, connection: Connection, tenant: str, *, limit: int) -> list[Envelope]:
-        """What was recorded behind the position, which moves on."""
-        last = last_position(connection)
-        rows, damage = _fetched(connection, _TAIL, (self.position, last, tenant, limit))
+    def read(self, connection: SqliteConnection, tenant: str, *, limit: int) -> list[Envelope]:
+        """The envelopes behind the position, which is advanced."""
+        last = read_last_position(connection)
+        rows, damage = _fetch_readable(connection, _SELECT_TAIL, (self.position, last, tenant, limit))
         if damage is not None and not rows:
             raise damage
         envelopes: list[Envelope] = []
-        for followed in as_type(rows, list[_Followed]):
+        for followed in as_type(rows, list[_TailRow]):
             envelopes += self._next(connection, tenant, followed)
             self.position = followed.position
         if damage is None and len(rows) < limit:
             self.position = last
         return envelopes
 
-    def _next(self, connection: Connection, tenant: str, followed: _Followed) -> list[Envelope]:
+    def _next(self, connection: SqliteConnection, tenant: str, followed: _TailRow) -> list[Envelope]:
         try:
-            channel = text_of(followed.channel)
+            channel = decode_blob_text(followed.channel)
         except Malformed as error:
-            log.warning("nobody can tell whose record is at position %d: %s", followed.position, error)
+            logger.warning("the channel of the record at position %d cannot be read: %s", followed.position, error)
             return []
         if channel in self._broken:
             return []
+        sequence = followed.sequence
         try:
-            with damage_in(channel, followed.place()):
-                return [self._tied(connection, tenant, channel, row=followed.row())]
+            with damage_as_log_corrupt(channel, sequence if isinstance(sequence, int) else 0):
+                row = as_type((sequence, decode_blob_text(followed.envelope_id), followed.body, followed.hash), LogRow)
+                return [self._decode_next(connection, tenant, channel, row=row)]
         except LogCorrupt as error:
-            log.warning("a tail goes on without a channel: %s", error)
+            logger.warning("a tail goes on without a channel: %s", error)
             self._broken.add(channel)
             return []
 
-    def _tied(self, connection: Connection, tenant: str, channel: str, *, row: Row) -> Envelope:
+    def _decode_next(self, connection: SqliteConnection, tenant: str, channel: str, *, row: LogRow) -> Envelope:
         """The envelope of the next row of a channel."""
         end, previous = self._ends.get(channel, (row.sequence - 1, None))
         if row.sequence != end + 1:
-            raise _missing(channel, end + 1, row.sequence)
+            raise _missing_record(channel, end + 1, row.sequence)
         if previous is None and end:
             previous = read_hash(connection, tenant, channel, sequence=end)
-        envelope = _Linked(*row, previous).envelope(tenant, channel)
-        if len(self._ends) >= FOLLOWED:
+        envelope = _LinkedRow(*row, previous).envelope(tenant, channel)
+        if len(self._ends) >= MAX_FOLLOWED_CHANNELS:
             self._ends.clear()
         self._ends[channel] = row.sequence, row.hash
         return envelope

@@ -2,12 +2,12 @@
 
 from antiphon.agents.messages import calls, says
 from antiphon.models.scripted import ScriptedModel
-from antiphon.testing.checks import check_store
-from antiphon.testing.clock import ManualClock
+from antiphon.testing.adapter_checks import check_adapter, check_guard
 from antiphon.testing.digest import canonical_digest
 from antiphon.testing.engine_checks import check_engine
-from antiphon.testing.faults import Faults, with_faults
-from antiphon.testing.rules import check_adapter, check_guard
+from antiphon.testing.manual_clock import ManualClock
+from antiphon.testing.store_checks import check_store
+from antiphon.testing.store_fixtures import Faults, with_faults
 
 __all__ = [
     "Faults",

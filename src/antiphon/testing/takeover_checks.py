@@ -1,6 +1,6 @@
-"""What becomes of turns when one of several hubs dies, hangs or goes: the part of an engine that only two can show.
+"""Conformance checks for an engine when one of several hubs dies, hangs or closes.
 
-A dead process is one whose clock stands still: whatever it has under way stays as it is, and it renews nothing.
+A dead process is one whose clock stands still: its turns in progress stay as they are, and it renews no lease.
 """
 
 from __future__ import annotations
@@ -12,39 +12,38 @@ from typing import cast
 
 import msgspec
 
-from antiphon.agents.limits import Limits
-from antiphon.agents.messages import Reply, Request, calls, says
-from antiphon.core.envelope import Envelope
+from antiphon.agents.call_results import Reply
+from antiphon.agents.messages import Request, calls, says
+from antiphon.agents.team import Limits
+from antiphon.core.envelope import NEVER, Envelope, Instant
 from antiphon.core.errors import StoreUnavailable
 from antiphon.core.events import EV_TEXT, EV_TURN_FENCED
-from antiphon.core.instants import NEVER, Instant
-from antiphon.engines.protocol import Engine
-from antiphon.hub.audit import AUDIT
+from antiphon.engines.engine import Engine
 from antiphon.hub.clock import Clock
+from antiphon.hub.system_channels import AUDIT_CHANNEL
 from antiphon.runtime.agent import Agent
 from antiphon.runtime.hub import Hub
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory_store import MemoryStore
 from antiphon.store.protocol import Lease, Store, StoreCaps
-from antiphon.testing.clock import ManualClock
-from antiphon.testing.patience import settled, until
+from antiphon.testing.manual_clock import ManualClock, let_tasks_run, wait_until
 
-Make = Callable[[Store, Clock], Engine]
+MakeEngine = Callable[[Store, Clock], Engine]
 
-STEP = 0.25
-"""By how many seconds the clock moves at a time, so that who renews a lease can do so."""
-LONG = 120
-"""How many seconds a turn takes that takes long."""
+CLOCK_STEP_SECONDS = 0.25
+"""By how many seconds the clock moves at a time, so that a lease can be renewed in between."""
+LONG_TURN_SECONDS = 120
+"""The length of a long turn."""
 
 
-class Shared:
+class SharedStore:
     """A store that several hubs share, and none of them closes."""
 
     def __init__(self, clock: Clock) -> None:
         self._store = MemoryStore(clock=clock)
         self.leased_until: Instant = NEVER
-        """When the lease ends that was granted last."""
+        """The end of the lease that was granted last."""
         self.without_leases = False
-        """Whether it can do everything else."""
+        """Whether leases fail, and nothing else."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
@@ -61,14 +60,14 @@ class Shared:
         return lease
 
     async def close(self) -> None:
-        """Stay."""
+        """Does nothing: the other hubs still use the store."""
 
     async def log(self, channel_id: str) -> list[Envelope]:
         return (await self._store.read(channel_id)).envelopes
 
 
-class Mind:
-    """A model that says what it is told to, and thinks about the last of it until it may speak."""
+class HeldModel:
+    """A model with scripted replies that returns the last one only when `may_speak` is set."""
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = replies
@@ -84,22 +83,22 @@ class Mind:
 
     @property
     def thinks(self) -> bool:
-        """Whether it was asked for the last thing it has to say."""
+        """Whether it was asked for its last reply."""
         return len(self.requests) >= len(self._replies)
 
 
-class Scene:
-    """Hubs over one store, and what was said in the one channel they serve."""
+class TakeoverFixture:
+    """Hubs over one store, and the one channel that they serve."""
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: MakeEngine) -> None:
         self.clock = ManualClock()
-        self.store = Shared(self.clock)
+        self.store = SharedStore(self.clock)
         self._make = make
         self._hubs: list[Hub] = []
-        self._minds: list[Mind] = []
+        self._minds: list[HeldModel] = []
         self.channel_id = ""
 
-    async def hub(self, mind: Mind, *, clock: ManualClock | None = None, tools: Sequence[object] = ()) -> Hub:
+    async def hub(self, mind: HeldModel, *, clock: ManualClock | None = None, tools: Sequence[object] = ()) -> Hub:
         """One more hub, in which the agent is registered, with this model."""
         clock, store = clock or self.clock, cast(Store, self.store)
         hub = await Hub.over(store, clock=clock, engine=self._make(store, clock))
@@ -108,13 +107,13 @@ class Scene:
         await hub.register(Agent("bob", model=mind, tools=tools, limits=Limits(model_seconds=None)))
         return hub
 
-    async def ask(self, hub: Hub, mind: Mind) -> None:
-        """Let somebody ask the agent something, and wait until its model thinks about it."""
+    async def ask(self, hub: Hub, mind: HeldModel) -> None:
+        """Send the agent a question, and wait until its model works on the last reply."""
         ann = await hub.register("ann", kind="human")
         channel = await ann.open(target="bob")
         self.channel_id = channel.channel_id
         await channel.send("How much?")
-        await until(lambda: mind.thinks, "a turn that an agent owes is run by the hub in which it is registered")
+        await wait_until(lambda: mind.thinks, "a turn that an agent owes is run by the hub in which it is registered")
 
     async def answers(self) -> list[object]:
         """What the agent has said."""
@@ -123,21 +122,21 @@ class Scene:
         return [envelope.event_data["text"] for envelope in said]
 
     async def fenced(self) -> int:
-        """How often somebody was stopped who went on with a turn that was somebody else's."""
-        return sum(envelope.event_type == EV_TURN_FENCED for envelope in await self.store.log(AUDIT))
+        """How often an owner was fenced that went on with a turn of another."""
+        return sum(envelope.event_type == EV_TURN_FENCED for envelope in await self.store.log(AUDIT_CHANNEL))
 
     async def pass_time(self, seconds: float) -> None:
-        """Move the clock, step by step, and let everybody do what they then do."""
-        for _ in range(round(seconds / STEP)):
-            self.clock.advance(STEP)
-            await settled()
+        """Move the clock step by step, and let all tasks run in between."""
+        for _ in range(round(seconds / CLOCK_STEP_SECONDS)):
+            self.clock.advance(CLOCK_STEP_SECONDS)
+            await let_tasks_run()
 
     async def answered(self, promise: str) -> list[object]:
         """What the agent says, as soon as it has said it; time passes meanwhile."""
-        for _ in range(round(LONG / STEP)):
+        for _ in range(round(LONG_TURN_SECONDS / CLOCK_STEP_SECONDS)):
             if said := await self.answers():
                 return said
-            await self.pass_time(STEP)
+            await self.pass_time(CLOCK_STEP_SECONDS)
         raise AssertionError(promise)
 
     async def close(self) -> None:
@@ -148,18 +147,18 @@ class Scene:
 
 
 @asynccontextmanager
-async def _scene(make: Make) -> AsyncIterator[Scene]:
-    scene = Scene(make)
+async def _takeover_fixture(make: MakeEngine) -> AsyncIterator[TakeoverFixture]:
+    scene = TakeoverFixture(make)
     try:
         yield scene
     finally:
         await scene.close()
 
 
-async def check_takeover(make: Make) -> None:
-    """A turn of a dead hub is taken over when its lease has run out and not before; what it says then is dropped."""
-    async with _scene(make) as scene:
-        dead, living = Mind(says("from the dead")), Mind(says("from the living"))
+async def check_takeover(make: MakeEngine) -> None:
+    """A turn of a dead hub is taken over when its lease has expired and not before; its late result is rejected."""
+    async with _takeover_fixture(make) as scene:
+        dead, living = HeldModel(says("from the dead")), HeldModel(says("from the living"))
         living.may_speak.set()
         await scene.ask(await scene.hub(dead, clock=ManualClock()), dead)
         ends = scene.store.leased_until
@@ -167,7 +166,7 @@ async def check_takeover(make: Make) -> None:
         await scene.hub(living)
         while scene.clock.now() < ends:
             assert not living.requests, "no turn is taken over from an owner whose lease has not run out"
-            await scene.pass_time(STEP)
+            await scene.pass_time(CLOCK_STEP_SECONDS)
         said = await scene.answered("a turn of a hub that died is taken over by another, and finished")
         assert said == ["from the living"], "what is said is said by whoever has taken the turn over"
         dead.may_speak.set()
@@ -175,24 +174,27 @@ async def check_takeover(make: Make) -> None:
         assert await scene.answers() == ["from the living"], "a turn that was taken over is answered once"
 
 
-async def _until_fenced(scene: Scene) -> None:
+async def _until_fenced(scene: TakeoverFixture) -> None:
     for _ in range(100):
         if await scene.fenced():
             return
-        await settled()
+        await let_tasks_run()
     raise AssertionError("who was taken for dead and speaks all the same is fenced, and the audit says so")
 
 
-async def check_journal(make: Make) -> None:
-    """What a call came to under an owner that died is read from the journal by the next, and not made again."""
-    async with _scene(make) as scene:
+async def check_journal(make: MakeEngine) -> None:
+    """The result of a call under an owner that died is read from the journal by the next; no call is made again."""
+    async with _takeover_fixture(make) as scene:
         made: list[int] = []
 
         async def count(start: int) -> str:
             made.append(start)
             return "seven"
 
-        dead, living = Mind(calls("count", {"start": 1}), says("from the dead")), Mind(says("from the living"))
+        dead, living = (
+            HeldModel(calls("count", {"start": 1}), says("from the dead")),
+            HeldModel(says("from the living")),
+        )
         living.may_speak.set()
         await scene.ask(await scene.hub(dead, clock=ManualClock(), tools=[count]), dead)
         await scene.hub(living, tools=[count])
@@ -204,14 +206,14 @@ async def check_journal(make: Make) -> None:
         assert "seven" in told, "the next owner goes on with what the calls of the one before came to"
 
 
-async def check_living_owner(make: Make) -> None:
-    """Nobody takes over from an owner that lives, however long its turn takes."""
-    async with _scene(make) as scene:
-        slow, eager = Mind(says("at last")), Mind(says("me first"))
+async def check_living_owner(make: MakeEngine) -> None:
+    """No turn is taken over from an owner that lives, however long it takes."""
+    async with _takeover_fixture(make) as scene:
+        slow, eager = HeldModel(says("at last")), HeldModel(says("me first"))
         eager.may_speak.set()
         await scene.ask(await scene.hub(slow), slow)
         await scene.hub(eager)
-        await scene.pass_time(LONG)
+        await scene.pass_time(LONG_TURN_SECONDS)
         assert not eager.requests, "no turn is taken over from an owner that lives, however long it takes"
         slow.may_speak.set()
         said = await scene.answered("a turn that takes long is finished by its owner")
@@ -219,24 +221,24 @@ async def check_living_owner(make: Make) -> None:
         assert not await scene.fenced(), "an owner that lives is not fenced"
 
 
-async def check_handed_over(make: Make) -> None:
-    """A hub that closes puts its turns back, and who comes next need not wait for a lease to run out."""
-    async with _scene(make) as scene:
-        first, second = Mind(says("from the first")), Mind(says("from the second"))
+async def check_handed_over(make: MakeEngine) -> None:
+    """A hub that closes puts its turns back: the next hub need not wait for a lease to expire."""
+    async with _takeover_fixture(make) as scene:
+        first, second = HeldModel(says("from the first")), HeldModel(says("from the second"))
         second.may_speak.set()
         hub = await scene.hub(first)
         await scene.ask(hub, first)
         await hub.close()
         await scene.hub(second)
-        await until(lambda: bool(second.requests), "a turn that a hub put back when it closed is taken up at once")
+        await wait_until(lambda: bool(second.requests), "a turn that a hub put back when it closed is taken up at once")
         said = await scene.answered("a turn that a hub put back when it closed is finished by the next")
         assert said == ["from the second"], "a hub that was closed says nothing more"
 
 
-async def check_lost_lease(make: Make) -> None:
-    """An owner that could not renew its lease, and whom nobody has replaced, goes on when it can."""
-    async with _scene(make) as scene:
-        mind = Mind(says("after all"))
+async def check_lost_lease(make: MakeEngine) -> None:
+    """An owner that could not renew its lease, and was not replaced, resumes when it can."""
+    async with _takeover_fixture(make) as scene:
+        mind = HeldModel(says("after all"))
         await scene.ask(await scene.hub(mind), mind)
         scene.store.without_leases = True
         await scene.pass_time(10)
@@ -246,7 +248,7 @@ async def check_lost_lease(make: Make) -> None:
         assert said == ["after all"], "a turn whose owner lost its lease is answered once"
 
 
-TAKEOVER_CHECKS: tuple[Callable[[Make], Awaitable[None]], ...] = (
+TAKEOVER_CHECKS: tuple[Callable[[MakeEngine], Awaitable[None]], ...] = (
     check_takeover,
     check_journal,
     check_living_owner,

@@ -1,1 +1,1 @@
-"""Tools from elsewhere: what somebody else's server offers, as tools that an agent can have."""
+"""Tools of MCP servers."""

@@ -1,9 +1,9 @@
 """MCP servers whose tools an agent can have.
 
-Rule 1: a server is open between `async with` and the end of that block, and leaves nothing behind.
-Rule 2: what goes wrong with a server is told to the model that called its tool. A dead server ends no turn, and nothing
-        waits for it without a limit.
-Rule 3: the tools are what the server offered when it was opened. They are values, and do not change.
+Rule 1: a server is open between `async with` and the end of that block. Then its process and connections are closed.
+Rule 2: an error of a server is reported to the model that called its tool. A dead server ends no turn, and every wait
+        for it has a limit.
+Rule 3: the tools are those that the server offered when it was opened. They are values, and do not change.
 """
 
 from __future__ import annotations
@@ -16,43 +16,51 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack, cast
 
-from antiphon.agents.tool import TIMEOUT, Tool
+from antiphon.agents.tool import DEFAULT_TOOL_SECONDS, Tool
 from antiphon.core.errors import UsageError
-from antiphon.core.words import shown
-from antiphon.toolsets.cleaning import MAX_INSTRUCTIONS, cleaned
-from antiphon.toolsets.failures import MAYBE, ToolFailed, Unsent
-from antiphon.toolsets.offered import Choice, Repeatable, tools_of
-from antiphon.toolsets.results import text_of
-from antiphon.toolsets.ways import Way, http_way, stdio_way
+from antiphon.core.text import describe
+from antiphon.toolsets.mapping import (
+    MAX_INSTRUCTIONS_BYTES,
+    MAYBE_DONE,
+    McpIdempotency,
+    RequestUnsent,
+    ToolFailed,
+    ToolSelection,
+    clean_text,
+    map_tools,
+    result_as_text,
+)
+from antiphon.toolsets.transports import McpTransport, http_transport, stdio_transport
 
 if TYPE_CHECKING:
-    from antiphon.toolsets.link import Link
+    from antiphon.toolsets.connection import McpConnection
 
-CONNECT_TIMEOUT = 30.0
-PROBE = 5.0
-"""The seconds in which a server that did not answer in time must show that it is alive."""
-PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
+
+CONNECT_TIMEOUT_SECONDS = 30.0
+PROBE_SECONDS = 5.0
+"""The time in which a server that was late must answer a probe."""
+PREFIX_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
 
 
 class MCPOptions(TypedDict, total=False):
-    """How a server is used."""
+    """Options of every MCP server."""
 
     prefix: str
     """Put before the names of its tools, with an underscore between."""
     only: Sequence[str] | None
-    """The tools that are wanted, by the server's own names; all, if not given."""
+    """The tools to use, by the server's own names; all, if not given."""
     without: Sequence[str]
-    """The tools that are not wanted."""
+    """The tools to leave out."""
     timeout: float | None
-    """The seconds a call may take: 60, if not given; None for no limit of its own."""
+    """The seconds a call may take: 60, if not given; None for no limit."""
     connect_timeout: float
     """The seconds until the server must be connected and have listed its tools: 30, if not given."""
-    idempotency: Repeatable | Mapping[str, Repeatable] | None
+    idempotency: McpIdempotency | Mapping[str, McpIdempotency] | None
     """What a second call does, for all tools or by name; what the server says, if not given."""
 
 
 class StdioOptions(MCPOptions, total=False):
-    """How a process of ours is used."""
+    """Options of a child process."""
 
     env: Mapping[str, str] | None
     """What its environment has besides the few variables that every process needs."""
@@ -61,18 +69,18 @@ class StdioOptions(MCPOptions, total=False):
 
 
 class HttpOptions(MCPOptions, total=False):
-    """How a server at a URL is used."""
+    """Options of a server at a URL."""
 
     headers: Mapping[str, str] | None
     """Sent with every request."""
 
 
-DEFAULTS: MCPOptions = {
+DEFAULT_MCP_OPTIONS: MCPOptions = {
     "prefix": "",
     "only": None,
     "without": (),
-    "timeout": TIMEOUT,
-    "connect_timeout": CONNECT_TIMEOUT,
+    "timeout": DEFAULT_TOOL_SECONDS,
+    "connect_timeout": CONNECT_TIMEOUT_SECONDS,
     "idempotency": None,
 }
 
@@ -80,29 +88,29 @@ DEFAULTS: MCPOptions = {
 class MCPServer:
     """An MCP server as a source of tools. Made by `MCPServer.stdio` or `MCPServer.http`, opened by `async with`."""
 
-    def __init__(self, way: Way, options: MCPOptions) -> None:
-        settings: MCPOptions = {**DEFAULTS, **options}
-        _check(settings)
+    def __init__(self, way: McpTransport, options: MCPOptions) -> None:
+        settings: MCPOptions = {**DEFAULT_MCP_OPTIONS, **options}
+        _check_mcp_options(settings)
         self._way = way
-        self._choice = Choice(settings["prefix"], settings["only"], settings["without"], settings["idempotency"])
+        self._choice = ToolSelection(settings["prefix"], settings["only"], settings["without"], settings["idempotency"])
         self._timeout = settings["timeout"]
         self._patience = settings["connect_timeout"]
         self._tools: tuple[Tool, ...] | None = None
         self._instructions = ""
-        self._link: Link | None = None
+        self._link: McpConnection | None = None
         self._closed = False
 
     @classmethod
     def stdio(cls, command: str, *args: str, **options: Unpack[StdioOptions]) -> MCPServer:
-        """A server that runs as a process of ours: started when this is opened, and stopped when it is closed."""
+        """A server that runs as a child process: started when this is opened, and stopped when it is closed."""
         env, cwd = options.pop("env", None), options.pop("cwd", None)
-        return cls(stdio_way(command, args, env=env, cwd=cwd), cast("MCPOptions", options))
+        return cls(stdio_transport(command, args, env=env, cwd=cwd), cast("MCPOptions", options))
 
     @classmethod
     def http(cls, url: str, **options: Unpack[HttpOptions]) -> MCPServer:
         """A server at a URL, over streamable HTTP."""
         headers = options.pop("headers", None)
-        return cls(http_way(url, headers), cast("MCPOptions", options))
+        return cls(http_transport(url, headers), cast("MCPOptions", options))
 
     def __repr__(self) -> str:
         return f"<{self._way.label.removeprefix('the ')}>"
@@ -115,7 +123,7 @@ class MCPServer:
 
     @property
     def instructions(self) -> str:
-        """What the server says about its use; empty if it says nothing."""
+        """The server's instructions; empty if it has none."""
         self._check_opened()
         return self._instructions
 
@@ -126,14 +134,13 @@ class MCPServer:
         self._link = link = self._connect()
         try:
             offer = await link.offer()
-            self._tools = tools_of(offer.tools, self._choice, call=self._call, label=self._way.label)
-        except ToolFailed as failed:
+            self._tools = map_tools(offer.tools, self._choice, call=self._call, label=self._way.label)
+        except BaseException as error:
             await self._close()
-            raise UsageError(str(failed)) from failed
-        except BaseException:
-            await self._close()
+            if isinstance(error, ToolFailed):
+                raise UsageError(str(error)) from error
             raise
-        self._instructions = cleaned(offer.instructions, MAX_INSTRUCTIONS)
+        self._instructions = clean_text(offer.instructions, MAX_INSTRUCTIONS_BYTES)
         return self
 
     async def __aexit__(
@@ -144,26 +151,26 @@ class MCPServer:
     async def _close(self) -> None:
         self._closed = True
         if self._link is not None:
-            await self._link.end(f"{self._way.label} was closed before it answered; {MAYBE}")
+            await self._link.end(f"{self._way.label} was closed before it answered; {MAYBE_DONE}")
 
     def _check_opened(self) -> None:
         if self._tools is None:
             raise UsageError(f"{self._way.label} is not open; use it within 'async with server:'")
 
-    def _connect(self) -> Link:
+    def _connect(self) -> McpConnection:
         try:
-            from antiphon.toolsets.link import Link
+            from antiphon.toolsets.connection import McpConnection
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
                 raise
             raise UsageError('MCP servers need the package mcp; run: pip install "antiphon[mcp]"') from error
-        return Link(self._way, self._patience)
+        return McpConnection(self._way, self._patience)
 
     async def _call(self, tool: str, arguments: dict[str, object]) -> str:
-        """What a tool of the server returns. One that could not leave, its connection being over, is sent once more."""
+        """The result of a tool. A call that could not be sent, its connection being closed, is sent once more."""
         try:
             return await self._called(tool, arguments)
-        except Unsent:
+        except RequestUnsent:
             return await self._called(tool, arguments)
 
     async def _called(self, tool: str, arguments: dict[str, object]) -> str:
@@ -174,11 +181,11 @@ class MCPServer:
         except TimeoutError as error:
             link.doubted = True
             late = f"{self._way.label} did not answer within {self._timeout:g} s"
-            raise ToolFailed(f"{late}; {MAYBE}") from error
-        return text_of(result)
+            raise ToolFailed(f"{late}; {MAYBE_DONE}") from error
+        return result_as_text(result)
 
-    async def _linked(self) -> Link:
-        """The connection; if it is over, a new one, which is tried once for all who want it."""
+    async def _linked(self) -> McpConnection:
+        """The connection; if it is closed, a new one, which concurrent calls share."""
         link = self._link
         if link is not None and link.over:
             await link.ended()
@@ -190,38 +197,41 @@ class MCPServer:
         await link.offer()
         return link
 
-    async def _alive(self, link: Link) -> Link:
-        """The connection, or a new one if the server has stopped to answer on it."""
+    async def _alive(self, link: McpConnection) -> McpConnection:
+        """The connection, or a new one if the server has stopped answering on it."""
         if not link.doubted:
             return link
-        if await link.answers(min(PROBE, self._patience)):
+        if await link.answers(min(PROBE_SECONDS, self._patience)):
             link.doubted = False
             return link
-        await link.end(f"{self._way.label} has stopped answering; {MAYBE}")
+        await link.end(f"{self._way.label} has stopped answering; {MAYBE_DONE}")
         return await self._linked()
 
 
-def _check(options: Mapping[str, object]) -> None:
+def _check_mcp_options(options: Mapping[str, object]) -> None:
     for option, value in options.items():
-        if option not in DEFAULTS:
-            raise UsageError(f"an MCP server has no option {option!r}; there are: {', '.join(DEFAULTS)}")
-        wanted = _wanted(option, value)
+        if option not in DEFAULT_MCP_OPTIONS:
+            raise UsageError(f"an MCP server has no option {option!r}; there are: {', '.join(DEFAULT_MCP_OPTIONS)}")
+        wanted = _option_misfit(option, value)
         if wanted:
-            raise UsageError(f"{option} of an MCP server is {shown(value)}; give {wanted}")
+            raise UsageError(f"{option} of an MCP server is {describe(value)}; give {wanted}")
 
 
-def _wanted(option: str, value: object) -> str | None:
+def _option_misfit(option: str, value: object) -> str | None:
     """What the option should be instead; None if it can be this."""
     match option:
         case "prefix":
-            fits = value == "" or (isinstance(value, str) and PREFIX.match(value) is not None)
+            fits = value == "" or (isinstance(value, str) and PREFIX_PATTERN.match(value) is not None)
             return None if fits else "up to 32 letters, digits, '_' and '-'"
+        case "only" if value is None:
+            return None
         case "only" | "without":
-            return None if _are_names(value, option) else "a list of the names of tools"
+            fits = isinstance(value, list | tuple | set | frozenset) and all(isinstance(each, str) for each in value)
+            return None if fits else "a list of the names of tools"
         case "timeout":
-            return None if value is None or _is_duration(value) else "seconds above 0, or None for no limit"
+            return None if value is None or _is_positive_seconds(value) else "seconds above 0, or None for no limit"
         case "connect_timeout":
-            return None if _is_duration(value) else "seconds above 0"
+            return None if _is_positive_seconds(value) else "seconds above 0"
         case _:
             classes = value.values() if isinstance(value, Mapping) else [value]
             fits = value is None or all(each in ("natural", "unsafe") for each in classes)
@@ -229,11 +239,5 @@ def _wanted(option: str, value: object) -> str | None:
             return None if fits else f"{advice}; no server knows the key of a 'keyed' call"
 
 
-def _are_names(value: object, option: str) -> bool:
-    if value is None:
-        return option == "only"
-    return isinstance(value, list | tuple | set | frozenset) and all(isinstance(each, str) for each in value)
-
-
-def _is_duration(value: object) -> bool:
+def _is_positive_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)

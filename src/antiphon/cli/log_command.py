@@ -1,0 +1,151 @@
+"""`antiphon log`: one channel, from its first envelope on. `--follow` polls the store, which a hub may be using."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import NamedTuple
+
+import click
+
+from antiphon.cli.console_output import CommandOutput, select_output, write_json
+from antiphon.cli.envelope_text import describe_envelope, is_bookkeeping, is_speech, participant_colour
+from antiphon.cli.store_options import json_option, open_store_to_read, reading_options
+from antiphon.cli.table_layout import Cell, Column, escape_unprintable, title_cells
+from antiphon.core.envelope import CHANNEL_ID_PATTERN, HUB, Envelope
+from antiphon.core.state import ENDED_STATUSES
+from antiphon.core.text import describe
+from antiphon.store.protocol import ChannelRow, Store
+
+LOG_POLL_SECONDS = 0.2
+MAX_LISTED_CHANNELS = 5
+"""How many channels an ambiguous id lists."""
+MILLISECOND_CHARS, SECOND_CHARS, DAY_CHARS = 23, 19, 10
+"""The length of an instant up to its milliseconds, seconds, and day."""
+SEQUENCE_COLUMN = Column("SEQ", 5, right=True)
+
+PollPause = Callable[[], Awaitable[None]]
+
+
+@click.command()
+@click.argument("channel")
+@reading_options
+@click.option("--follow", "-f", is_flag=True, help="Go on as the channel grows, until it ends or you press Ctrl-C.")
+@click.option(
+    "--audit", is_flag=True, help="Bookkeeping too, with the cause, audience and event type of each envelope."
+)
+@json_option("One JSON object a line: the envelopes as they are recorded.")
+def log_command(*, channel: str, store: str, tenant: str, follow: bool, audit: bool, as_json: bool) -> None:
+    """Show what happened in CHANNEL, and who did it.
+
+    CHANNEL is an id as `antiphon channels` lists them, or the beginning of one. Each row is one envelope: sequence,
+    time (UTC), who, and what. Sequences that seem to be missing are bookkeeping, such as whose turn it is: --audit
+    shows them.
+
+    \b
+    antiphon log 0199d0a7-… team.db --follow
+    """
+    view = LogView(select_output(), audit=audit, as_json=as_json)
+    pause = partial(asyncio.sleep, LOG_POLL_SECONDS) if follow else None
+    try:
+        asyncio.run(show_log(store, tenant, channel, view=view, pause=pause))
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+
+
+class LogView(NamedTuple):
+    """What is shown of a channel, and on which output."""
+
+    out: CommandOutput
+    audit: bool = False
+    as_json: bool = False
+
+
+async def show_log(url: str, tenant: str, channel: str, *, view: LogView, pause: PollPause | None = None) -> None:
+    """Show a channel; with a pause between two polls, follow it until it ends."""
+    async with open_store_to_read(url, tenant) as store:
+        row = await _find_channel_row(store, channel)
+        write = write_json if view.as_json else TextLogFormat(view.out, row, audit=view.audit).write
+        async with aclosing(follow_log(store, row.channel_id, pause=pause)) as envelopes:
+            shown = (envelope async for envelope in envelopes if view.audit or not is_bookkeeping(envelope))
+            async for envelope in shown:
+                write(envelope)
+
+
+async def follow_log(store: Store, channel: str, *, pause: PollPause | None = None) -> AsyncGenerator[Envelope, None]:
+    """The envelopes of a channel; with a pause between two polls, new ones too, until the channel ends."""
+    after = 0
+    while True:
+        row = await store.row(channel)
+        page = await store.read(channel, after=after)
+        for envelope in page.envelopes:
+            yield envelope
+            after = envelope.sequence
+        if page.envelopes:
+            continue
+        if pause is None or row is None or row.status in ENDED_STATUSES:
+            return
+        await pause()
+
+
+async def _find_channel_row(store: Store, channel: str) -> ChannelRow:
+    """The channel of this id, or the only one whose id begins so."""
+    names: list[str] = []
+    if CHANNEL_ID_PATTERN.match(channel):
+        behind = await store.names(after=channel, limit=MAX_LISTED_CHANNELS + 1)
+        names = [channel] if await store.head(channel) else [name for name in behind if name.startswith(channel)]
+    if not names:
+        wrong = f"no channel {describe(channel)}; `antiphon channels` lists those there are"
+        raise click.ClickException(escape_unprintable(wrong))
+    if len(names) > 1:
+        listed = ", ".join(names[:MAX_LISTED_CHANNELS]) + ", …" * (len(names) > MAX_LISTED_CHANNELS)
+        raise click.ClickException(f"{channel!r} is the beginning of several channels: {listed}; give more of it")
+    return await store.row(names[0]) or ChannelRow(names[0])
+
+
+class TextLogFormat:
+    """One row an envelope; for an audit every envelope, with its cause, audience and event type.
+
+    On a terminal the date is a line of its own when it changes; in piped output every row has it.
+    """
+
+    def __init__(self, out: CommandOutput, row: ChannelRow, *, audit: bool) -> None:
+        self._out, self._names, self._audit, self._day = out, row.participants, audit, ""
+        length = MILLISECOND_CHARS if audit else SECOND_CHARS
+        self._shown_time = slice(DAY_CHARS + 1 if out.terminal else 0, length)
+        self._places: dict[str, int] = {}
+        time = Column("TIME", length - DAY_CHARS - 1 if out.terminal else length + 1)
+        who = Column("WHO", max(map(len, [*row.participants, HUB])))
+        self._layout = [SEQUENCE_COLUMN, time, who, Column("WHAT")]
+        if audit:
+            cause, details = Column("CAUSE", 5, right=True), [Column("FOR", who.width), Column("EVENT", 32)]
+            self._layout = [SEQUENCE_COLUMN, cause, time, who, *details, Column("WHAT")]
+        out.row(self._layout, title_cells(self._layout))
+
+    def write(self, envelope: Envelope) -> None:
+        day = envelope.created_at[:DAY_CHARS]
+        if self._out.terminal and day != self._day:
+            self._out.line(Cell(f"{'':{SEQUENCE_COLUMN.width}}  {day}", "dim"))
+        self._day = day
+        self._places[envelope.envelope_id] = envelope.sequence
+        cause = self._places.get(envelope.causation_id or "")
+        style = "" if is_speech(envelope) else "dim"
+        details = [Cell(_audience_text(envelope), style), Cell(envelope.event_type, style)]
+        cells = [
+            Cell(str(envelope.sequence), "dim"),
+            *([Cell(str(cause or "-"), "dim")] if self._audit else []),
+            Cell(envelope.created_at[self._shown_time] + "Z" * (not self._out.terminal), "dim"),
+            Cell(envelope.sender_id, participant_colour(envelope.sender_id, self._names)),
+            *(details if self._audit else []),
+            Cell(describe_envelope(envelope), style),
+        ]
+        self._out.row(self._layout, cells)
+
+
+def _audience_text(envelope: Envelope) -> str:
+    if is_bookkeeping(envelope):
+        return "-"
+    return "all" if envelope.audience is None else ", ".join(envelope.audience)

@@ -1,0 +1,85 @@
+"""Texts and tables before they are written: escaping, cells, columns and their widths.
+
+Every text passes `escape_unprintable`, so nothing that was recorded can move a cursor or colour a screen.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+JOINER_CHARACTERS = "\u200c\u200d"
+"""Format characters that some scripts and emoji sequences need."""
+COLUMN_GAP = "  "
+
+
+def escape_unprintable(text: str, *, keep: str = "") -> str:
+    """The text with every invisible character escaped, except those in `keep`."""
+    if text.isprintable():
+        return text
+    kept = keep + JOINER_CHARACTERS
+    return "".join(
+        each
+        if each in kept or unicodedata.category(each) not in UNSAFE_CATEGORIES
+        else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Numbers with ranges: 2, 4, 7–9."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def pluralize(number: int, noun: str, plural: str = "") -> str:
+    """A number and its noun: 1 channel, 2 channels."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+class Cell(NamedTuple):
+    """A text and its style on a terminal."""
+
+    text: str
+    style: str = ""
+
+
+CellLike = str | Cell
+TableRow = Sequence[CellLike]
+
+
+class Column(NamedTuple):
+    """One column of a layout. The last one takes the remaining width."""
+
+    title: str
+    width: int = 0
+    right: bool = False
+
+
+TableLayout = Sequence[Column]
+
+
+def fit_columns(layout: TableLayout, rows: Iterable[TableRow], *, measure: Callable[[str], int] = len) -> list[Column]:
+    """The layout with each column as wide as its widest text and its title."""
+    widths = [max(column.width, measure(column.title)) for column in layout]
+    for row in rows:
+        texts = [escape_unprintable(cell_of(word).text) for word in row]
+        widths = [max(width, measure(text)) for width, text in zip(widths, texts, strict=True)]
+    return [column._replace(width=width) for column, width in zip(layout, widths, strict=True)]
+
+
+def title_cells(layout: TableLayout) -> list[Cell]:
+    """The titles as a row."""
+    return [Cell(column.title, "dim") for column in layout]
+
+
+def cell_of(word: CellLike) -> Cell:
+    """The text with its style."""
+    return word if isinstance(word, Cell) else Cell(word)

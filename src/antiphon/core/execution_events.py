@@ -1,0 +1,176 @@
+"""The events of running a turn: claims, calls of models, tools and steps, crashes, and what people decide about them.
+
+Rule 1: a call is known by its turn and its position among the calls of it.
+Rule 2: a crash is recorded once, with the pause that follows it. A restart during the pause records nothing new.
+Rule 3: a turn at its limit of crashes is suspended, never failed: a person decides whether it is resumed.
+Rule 4: `event_of` in `event_data` reads these types too.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.envelope import Instant, Json
+
+EV_CALL_STARTED = "antiphon.call.started"
+EV_CALL_FINISHED = "antiphon.call.finished"
+EV_CALL_FAILED = "antiphon.call.failed"
+EV_CALL_RETRIED = "antiphon.call.retried"
+EV_CALL_DOUBTED = "antiphon.call.doubted"
+EV_CALL_CLEARED = "antiphon.call.cleared"
+EV_CALL_CONFLICTED = "antiphon.call.conflicted"
+
+
+class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call is about to leave. Of a model request only the digest is kept, of a tool its arguments too."""
+
+    turn: str
+    index: int
+    """Its position among the calls of its turn."""
+    name: str
+    digest: str
+    args: Json | None = None
+    """None if it is a model that is asked."""
+    key: str = ""
+    """The idempotency key the tool was given."""
+    agent: str = ""
+    """Who of the speaker's team makes it, as in a text; "" for the speaker itself."""
+
+
+class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call has returned."""
+
+    turn: str
+    index: int
+    result: Json
+    by: str = ""
+    """Who settled it, if it was in doubt."""
+
+
+class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call has failed; of a tool call, this is what the model reads."""
+
+    turn: str
+    index: int
+    error: str
+    by: str = ""
+    usage: Json = msgspec.field(default_factory=dict)
+    """What models consumed within it, if any did."""
+
+
+class CallRetried(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A model call failed or broke off, and is retried after a delay. Written before the delay."""
+
+    turn: str
+    index: int
+    attempt: int
+    """The number of the attempt that failed, counted from 1."""
+    error: str
+    delay: float
+    """In seconds."""
+    status: int | None = None
+    """The HTTP status, if there was an answer at all."""
+
+
+class CallDoubted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether a call took effect is not known. Its turn waits for a person."""
+
+    turn: str
+    index: int
+    name: str
+    speaker: str = ""
+    why: str = ""
+
+
+class CallCleared(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A person has decided that the call in doubt is to be made again."""
+
+    turn: str
+    index: int
+    by: str = ""
+
+
+class CallConflicted(msgspec.Struct, frozen=True):
+    """A turn that was run again asked for something else than its journal holds at this position."""
+
+    turn: str
+    index: int
+    name: str
+    recorded: str
+    asked: str
+
+
+EV_TURN_CLAIMED = "antiphon.turn.claimed"
+EV_TURN_RELEASED = "antiphon.turn.released"
+EV_TURN_DELAYED = "antiphon.turn.delayed"
+EV_TURN_SUSPENDED = "antiphon.turn.suspended"
+EV_TURN_RESUMED = "antiphon.turn.resumed"
+EV_APPROVAL_DECIDED = "antiphon.approval.decided"
+
+FIRST_CRASH_PAUSE_SECONDS = 1.0
+"""The shortest pause after the first crash, in seconds. Each further crash doubles it."""
+MAX_CRASH_PAUSE_SECONDS = 300.0
+CRASH_PAUSE_JITTER = 0.25
+"""The share of a pause that is drawn at random and added to it."""
+MAX_CRASH_PAUSE_DOUBLINGS = 8
+"""Beyond this exponent the pause is `MAX_CRASH_PAUSE_SECONDS` anyway."""
+
+
+class TurnDelayed(msgspec.Struct, frozen=True):
+    """A process died during this turn. It is attempted again, but not before `until`."""
+
+    turn: str
+    epoch: int
+    """The claim that ended with the process."""
+    crashes: int
+    """Crashes in a row without a call returning in between, this one included."""
+    until: Instant
+
+
+class TurnSuspended(msgspec.Struct, frozen=True):
+    """This turn has reached its limit of crashes. It waits for a person's decision."""
+
+    turn: str
+    speaker: str
+    crashes: int
+    why: str = ""
+
+
+class TurnResumed(msgspec.Struct, frozen=True):
+    """A person has decided that the suspended turn is attempted again. Its crashes count from 0."""
+
+    turn: str
+    by: str
+
+
+class ApprovalDecided(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first, and only, decision about something that waited for a person."""
+
+    approval_id: str
+    decision: str
+    by: str
+    reason: str = ""
+    digest: str = ""
+
+
+def crash_pause(crashes: int, jitter: float) -> float:
+    """The seconds to wait after so many crashes in a row; `jitter` is a random number from 0 to 1."""
+    doubled = FIRST_CRASH_PAUSE_SECONDS * 2.0 ** min(max(crashes, 1) - 1, MAX_CRASH_PAUSE_DOUBLINGS)
+    return round(
+        min(doubled, MAX_CRASH_PAUSE_SECONDS / (1 + CRASH_PAUSE_JITTER)) * (1 + CRASH_PAUSE_JITTER * jitter), 6
+    )
+
+
+class TurnClaimed(msgspec.Struct, frozen=True):
+    """An owner runs this turn from now on. Entries under earlier claims are refused."""
+
+    turn: str
+    epoch: int
+    owner: str = ""
+
+
+class TurnReleased(msgspec.Struct, frozen=True):
+    """The owner has given this turn back, to be resumed later."""
+
+    turn: str
+    epoch: int

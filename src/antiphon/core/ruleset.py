@@ -1,0 +1,281 @@
+"""The rules of a channel: what an adapter declares, and the ruleset that asks it and the guards.
+
+Rule 1: an adapter is the protocol of one type of channel: its seats, whether turns are ordered, and what follows from
+        what was said. It is made anew from the channel's knobs each time a channel is loaded, so it keeps nothing; if
+        it must remember, it folds a memory like a guard does (`Remembers`).
+Rule 2: what an adapter may declare beside that is listed in `AdapterTraits`; `orchestration.adapters` fills in the
+        rest. It may also have a memory with `evolve`, a `check` before opening, a `version` of its fold, and the name
+        `recorded_as`.
+Rule 3: a ruleset keeps nothing either: every question is answered from a `Fold`, the state with what the adapter and
+        the guards remember.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from antiphon.core.codec import Malformed, as_type, to_json
+from antiphon.core.envelope import Envelope, Json
+from antiphon.core.event_data import Deny
+from antiphon.core.events import EV_CHANNEL_OPENED, SPEECH_TYPES, FailedTurn
+from antiphon.core.evolve import evolve
+from antiphon.core.guard import Allow, Change, Deadline, Guard, Judges, Later, Remembers, Reviews, Watches
+from antiphon.core.state import WAIT, Decision, State
+from antiphon.core.text import describe
+from antiphon.core.views import View, view_by_size
+
+
+class Seats(msgspec.Struct, frozen=True):
+    """How many participants a channel takes, the creator included."""
+
+    least: int = 2
+    most: int | None = None
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """Something that must happen within a time, and what the hub does if it does not."""
+
+    name: str
+    seconds: float
+    handler: str = "warn"
+    """audit: operators see it; warn: all participants see it; auto_close: the channel ends; fail: the turn that an
+    agent owes ends as failed, and the channel goes on."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that a check of rules found. An error keeps a channel from being opened, a warning is recorded."""
+
+    level: Literal["error", "warning"]
+    code: str
+    """A stable word to branch on."""
+    message: str
+
+
+class ChannelRoster(msgspec.Struct, frozen=True):
+    """Who sits in a channel that is about to be opened, and on which terms."""
+
+    kinds: Mapping[str, str]
+    """Name to kind (agent, human, service), the creator first."""
+    interjectors: frozenset[str] = frozenset()
+    """The participants that may interject beside people."""
+    writers: Mapping[str, Sequence[str]] | None = None
+    """Who may write which context variable; None if that is not known."""
+    tier: str | None = None
+    context_vars: Mapping[str, object] = msgspec.field(default_factory=dict)
+    """What the channel begins with."""
+    spectators: frozenset[str] = frozenset()
+    """The participants that need never get the turn."""
+
+
+class Adapter(Protocol):
+    """What the class of a channel type must have. What it may have beside that is in `AdapterTraits`.
+
+    The two are apart, so that for a type checker a class without the latter is an adapter too.
+    """
+
+    name: ClassVar[str]
+    seats: ClassVar[Seats]
+    ordered: ClassVar[bool]
+    """Whether only those who were given the turn may speak."""
+    knobs: ClassVar[frozenset[str]]
+    """The knobs it takes beside those every channel takes."""
+    expectations: ClassVar[tuple[Expectation, ...]]
+    """What is expected unless the channel says otherwise."""
+
+    def __init__(self, knobs: Json) -> None:
+        """Read the knobs; what they say wrongly is a `RulesInvalid` that names the value."""
+        ...
+
+    def decide(self, memory: object, state: State, envelope: Envelope) -> Decision:
+        """What follows from the channel's opening, or from what was just said. The state includes it already.
+
+        `memory` is None for an adapter that has none.
+        """
+        ...
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """An adapter that finds mistakes in its rules before a channel is opened."""
+
+    def check(self, roster: ChannelRoster) -> list[Finding]: ...
+
+
+TurnEnd = Literal["text", "packet"]
+REACTS_BY_DEFAULT = SPEECH_TYPES | {EV_CHANNEL_OPENED}
+
+
+def _nothing_follows(memory: object, state: State, failed: FailedTurn) -> Decision:
+    return WAIT
+
+
+class AdapterTraits(msgspec.Struct, frozen=True):
+    """What an adapter may declare beside what it must; each of these is an attribute or method of its class."""
+
+    ends_in: TurnEnd = "text"
+    """The event that the turn of an agent ends in."""
+    reacts: frozenset[str] = REACTS_BY_DEFAULT
+    """The event types that `decide` is called for."""
+    routing_tools: frozenset[str] | None = None
+    """The tools that a packet names in `routing.tool`; None for all of them."""
+    view: Callable[[int], View] = view_by_size
+    """What an agent without a view of its own is shown, by the number of participants."""
+    recover: Callable[[object, State, FailedTurn], Decision] = _nothing_follows
+    """What follows from a failed turn. It gets the adapter's memory and the state after the failure.
+
+    The default here is for rulesets made by hand; adapters get `recover_from_failure`.
+    """
+
+
+# Raise it when `evolve`, or that of a built-in guard, folds old logs to other values: otherwise a snapshot of before is
+# used as if nothing had changed. The golden folds of the tests notice; `restore` notices a change of shape.
+FOLD_VERSION = "4"
+"""The version of what logs fold to. Snapshots of another version are not used."""
+
+
+NO_TRAITS = AdapterTraits()
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """A channel's state with what its adapter and guards remember."""
+
+    state: State
+    memories: tuple[object, ...] = ()
+
+
+class SavedFold(msgspec.Struct, frozen=True):
+    """A fold as a snapshot holds it: the memories are plain data until their owners have read them."""
+
+    state: State
+    memories: list[object]
+
+
+class Ruleset:
+    """What holds in one channel."""
+
+    def __init__(self, adapter: Adapter, guards: Sequence[Guard] = (), traits: AdapterTraits = NO_TRAITS) -> None:
+        self.adapter, self.guards, self.traits = adapter, tuple(guards), traits
+        parts: list[Adapter | Guard] = [adapter, *guards]
+        opinions = [_opinions_of(part) for part in parts]
+        self._folders = [
+            cast(Remembers[object], part) for part, own in zip(parts, opinions, strict=True) if own.remembers
+        ]
+        slots = {id(part): place for place, part in enumerate(self._folders)}
+        self._adapter_slot = slots.get(id(adapter))
+        asked = [(slots.get(id(guard)), guard, own) for guard, own in zip(guards, opinions[1:], strict=True)]
+        self._judges = [(slot, cast(Judges[object], guard)) for slot, guard, own in asked if own.judges]
+        self._reviewers = [(slot, cast(Reviews[object], guard)) for slot, guard, own in asked if own.reviews]
+        self._watchers = [(slot, cast(Watches[object], guard)) for slot, guard, own in asked if own.watches]
+        names = ",".join(f"{own.recorded_as}/{part.name}" for part, own in zip(parts, opinions, strict=True))
+        self.version = hashlib.sha256(f"{FOLD_VERSION}:{names}".encode()).hexdigest()[:16]
+
+    def begin(self, channel_id: str) -> Fold:
+        """The fold of an empty log."""
+        return Fold(State(channel_id=channel_id), tuple(part.memory() for part in self._folders))
+
+    def fold(self, fold: Fold, envelope: Envelope) -> Fold:
+        """The fold with one more envelope."""
+        pairs = zip(self._folders, fold.memories, strict=True)
+        memories = [part.evolve(memory, envelope) for part, memory in pairs]
+        return Fold(evolve(fold.state, envelope), tuple(memories))
+
+    def fold_all(self, fold: Fold, envelopes: Iterable[Envelope]) -> Fold:
+        """The fold with all of these."""
+        for envelope in envelopes:
+            fold = self.fold(fold, envelope)
+        return fold
+
+    def judge(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Later:
+        """The draft as it may be recorded, or why not, or that it must wait."""
+        for slot, guard in self._judges:
+            match guard.judge(_memory_at(fold, slot), fold.state, draft):
+                case Allow():
+                    continue
+                case (Deny() | Later()) as refusal:
+                    return refusal
+                case Change(draft=draft):  # rebinds `draft`: the guards that follow judge the changed one
+                    continue
+                case other:
+                    raise TypeError(
+                        f"judge of {guard.name} returned {describe(other)}; return ALLOW, Deny, Change or LATER"
+                    )
+        return draft
+
+    def decide(self, fold: Fold, envelope: Envelope) -> Decision:
+        """What follows, after every guard has had its say."""
+        return self._review(fold, self.adapter.decide(_memory_at(fold, self._adapter_slot), fold.state, envelope))
+
+    def recover(self, fold: Fold, failed: FailedTurn) -> Decision:
+        """What follows from a failed turn, after every guard has had its say."""
+        return self._review(fold, self.traits.recover(_memory_at(fold, self._adapter_slot), fold.state, failed))
+
+    def _review(self, fold: Fold, decision: Decision) -> Decision:
+        for slot, guard in self._reviewers:
+            decision = guard.review(_memory_at(fold, slot), fold.state, decision)
+        return decision
+
+    def due(self, fold: Fold) -> Deadline | None:
+        """The earliest deadline of all; None if there is nothing to wait for."""
+        if fold.state.ended:
+            return None
+        earliest: Deadline | None = None
+        for slot, guard in self._watchers:
+            deadline = guard.due(_memory_at(fold, slot), fold.state)
+            if deadline is not None and (earliest is None or deadline.at < earliest.at):
+                earliest = deadline
+        return earliest
+
+    def save(self, fold: Fold) -> bytes:
+        """The fold as a snapshot."""
+        return to_json(fold)
+
+    def restore(self, saved: SavedFold) -> Fold | None:
+        """The fold of a snapshot; None if it does not fit this ruleset, so that the log is folded instead."""
+        try:
+            pairs = zip(self._folders, saved.memories, strict=True)
+            return Fold(saved.state, tuple(as_type(memory, part.memory) for part, memory in pairs))
+        except (Malformed, ValueError):
+            return None
+
+
+class _Opinions(NamedTuple):
+    """Which opinions the instances of a class have, and how `Ruleset.version` names it."""
+
+    remembers: bool
+    judges: bool
+    reviews: bool
+    watches: bool
+    recorded_as: str
+
+
+# Protocol checks take most of the time in which a conversation is opened, so that each class is looked at once.
+_opinions_by_class: WeakKeyDictionary[type, _Opinions] = WeakKeyDictionary()
+
+
+def _opinions_of(part: Adapter | Guard) -> _Opinions:
+    kind = type(part)
+    known = _opinions_by_class.get(kind)
+    if known is None:
+        # A class that is renamed says in `recorded_as` what it was called: snapshots of before are still used.
+        name, version = getattr(kind, "recorded_as", kind.__qualname__), getattr(kind, "version", None)
+        known = _opinions_by_class[kind] = _Opinions(
+            isinstance(part, Remembers),
+            isinstance(part, Judges),
+            isinstance(part, Reviews),
+            isinstance(part, Watches),
+            f"{name}@{version}" if isinstance(version, int) else name,
+        )
+    return known
+
+
+def _memory_at(fold: Fold, slot: int | None) -> object:
+    return None if slot is None else fold.memories[slot]
+
+
+RulesetFactory = Callable[[str, Json], Ruleset]
+"""The ruleset of a channel from its type and knobs; `RulesInvalid` if there are none."""

@@ -1,0 +1,248 @@
+"""Calls of models: one call in the journal, with as many attempts as its limits allow.
+
+Rule 1: only `ModelUnavailable` is retried. Every other error of a model is final, and so is an answer.
+Rule 2: all attempts and the waits between them share one deadline; a retry that would come too late is not waited for.
+Rule 3: a retry is on disk before the wait, so that the count continues after a crash.
+Rule 4: no retry once tokens were streamed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from math import isfinite
+from random import Random
+from typing import TypeVar, cast
+
+from antiphon.agents.call_results import Reply, Thinking, one_reply
+from antiphon.agents.messages import NoticesResume, Request, StreamsReply
+from antiphon.agents.progress import AskModel, PreparePrompt
+from antiphon.agents.team import Limits, Member
+from antiphon.core.codec import Malformed, as_type, check_json, digest_of
+from antiphon.core.envelope import NEVER, Instant, Json, add_seconds, seconds_between
+from antiphon.core.errors import ModelUnavailable, ReplyMalformed
+from antiphon.core.execution_events import EV_CALL_FINISHED, EV_CALL_RETRIED, CallFinished, CallRetried, CallStarted
+from antiphon.core.text import describe_error
+from antiphon.core.turns import TurnFailure
+from antiphon.engines.journal import (
+    EngineStopping,
+    TurnFailedError,
+    TurnJournal,
+    agent_in_journal,
+    call_failure,
+    recordable_data,
+)
+from antiphon.engines.user_code import run_contained
+from antiphon.hub.clock import DeadlineExceeded, steady_now
+from antiphon.hub.feed import Signal
+
+T = TypeVar("T")
+
+MODEL_CALL = "model"
+FIRST_RETRY_DELAY_SECONDS = 0.5
+"""The longest wait before the second attempt, in seconds; each further attempt doubles it."""
+MAX_RETRY_DELAY_SECONDS = 20.0
+MAX_RETRY_DOUBLINGS = 6
+"""Beyond this exponent the delay is `MAX_RETRY_DELAY_SECONDS` anyway."""
+MIN_SECONDS_TO_RETRY = 1.0
+"""With fewer seconds left, a retry is pointless."""
+MAX_RETRY_ERROR_CHARS = 200
+"""How many characters of an error are recorded with each attempt. The last error is recorded in full."""
+
+
+async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply:
+    """The recorded reply, or the model's: recorded as started before it is asked, and kept before it is returned."""
+    digest = digest_of_request(wanted.request)
+    recorded = journal.recorded(wanted.index, MODEL_CALL, Reply)
+    if recorded is not None:
+        journal.note_difference(wanted.index, digest)
+        return recorded
+    run, member = journal.run, journal.run.team.members[wanted.path]
+    _check_tools_callable(journal, member)
+    await journal.start(
+        [CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent_in_journal(wanted.path))]
+    )
+    model, name = member.declaration.model, f"the model of {run.caller(wanted.path)}"
+    call = RetriedModelCall(journal, wanted, model=model, limits=member.declaration.limits)
+    try:
+        answer = await call.answer(lambda: run_contained(lambda: _stream_or_ask(call, wanted, member), name, model))
+    except NoModelAnswer as error:
+        reason = "model_timeout" if error.timed_out else "model_error"
+        raise call_failure(journal, wanted.index, TurnFailure(reason, str(error))) from error
+    try:
+        result = _recordable_reply(answer)
+        reply = as_type(result, Reply)
+    except Malformed as error:
+        failure = TurnFailure("model_error", f"its reply cannot be recorded: {error}")
+        raise call_failure(journal, wanted.index, failure) from error
+    except Exception as error:
+        raise call_failure(journal, wanted.index, TurnFailure("model_error", describe_error(error))) from error
+    journal.keep(EV_CALL_FINISHED, CallFinished(journal.turn_id, wanted.index, result))
+    return reply
+
+
+def digest_of_request(request: Request) -> str:
+    """The digest of a request to a model."""
+    return digest_of([request.system, request.past, request.exchange, request.specs, request.output])
+
+
+def _check_tools_callable(journal: TurnJournal, member: Member) -> None:
+    """A model that cannot call tools, of an agent that has some, is a warning once a turn, or fails the turn."""
+    if member.calls_tools or not member.specs:
+        return
+    required = member.declaration.require_tools
+    if required or (required is None and journal.run.live.state.knobs.get("tier") == "regulated"):
+        raise TurnFailedError("tools_required", f"the model of {member.name!r} calls no tools, which are required here")
+    tools = ", ".join(spec.name for spec in member.specs)
+    journal.warn("no_tool_calls", member.path, f"its model calls no tools; it does without: {tools}")
+
+
+async def _stream_or_ask(call: RetriedModelCall, wanted: AskModel, member: Member) -> Reply:
+    """The model's answer; streamed, if the model can stream and the channel has subscribers of tokens."""
+    journal, run, model = call.journal, call.journal.run, member.declaration.model
+    feed, capable = run.environment.feed, cast("object", model)
+    if journal.resumed and isinstance(capable, NoticesResume):
+        capable.turn_resumed(run.turn_id)
+    if not feed.has_token_subscribers(run.channel_id) or not isinstance(capable, StreamsReply):
+        answer: object = model(wanted.request)
+        return _require_reply(await answer if isawaitable(answer) else answer)
+    reply: Reply | None = None
+    async with _closing_stream(capable.stream(wanted.request)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, str):
+                call.has_streamed |= bool(piece) and feed.has_token_subscribers(run.channel_id)
+                audience = run.turn.audience if run.audience is None else run.audience or None
+                feed.signal(Signal(run.channel_id, member.name, run.turn_id, wanted.index, piece, audience))
+            else:
+                reply = _require_reply(piece)
+    if reply is None:
+        raise ReplyMalformed("the model's stream ended without its answer")
+    return reply
+
+
+@asynccontextmanager
+async def _closing_stream(pieces: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """The pieces of an answer, closed at the end, also after an error."""
+    try:
+        yield pieces
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
+
+
+def _require_reply(answer: object) -> Reply:
+    try:
+        return one_reply(answer)
+    except TypeError as error:
+        raise ReplyMalformed(str(error)) from error
+
+
+def _recordable_reply(reply: Reply) -> Json:
+    """The reply as the journal holds it; `Malformed` if it cannot be recorded."""
+    thoughts = reply.thinking.thoughts if isinstance(reply.thinking, Thinking) else ()
+    check_json([reply.text, *([call.name, call.args, call.call_id] for call in reply.calls)])
+    check_json([thought.block for thought in thoughts])
+    return recordable_data(reply, "it")
+
+
+class NoModelAnswer(Exception):
+    """A model has not answered, and is not asked again; the message says why."""
+
+    def __init__(self, detail: str, *, timed_out: bool = False) -> None:
+        super().__init__(detail)
+        self.timed_out = timed_out
+
+
+class RetriedModelCall:
+    """One call of a model, with its retries."""
+
+    def __init__(
+        self, journal: TurnJournal, wanted: AskModel | PreparePrompt, *, model: object, limits: Limits
+    ) -> None:
+        self.journal, self._wanted, self._model, self._limits = journal, wanted, model, limits
+        self._attempt = journal.call_record(wanted.index).retries + 1
+        """Counted from 1, and on from those before a crash."""
+        self._deadline: Instant = NEVER
+        self._clock, self._stopping = journal.run.environment.clock, journal.run.attempt.stopping
+        self.has_streamed = False
+        """To be set when a part of the answer was streamed."""
+
+    async def answer(self, ask: Callable[[], Awaitable[Reply]]) -> Reply:
+        """The model's answer; `NoModelAnswer` if there is none, `EngineStopping` if the engine stops meanwhile."""
+        run, seconds = self.journal.run, self._limits.model_seconds
+        async with run.environment.limit.model_slot(run.attempt.job, self._stopping) as may_ask:
+            if not may_ask:
+                raise EngineStopping
+            if seconds is not None:
+                self._deadline = add_seconds(steady_now(self._clock), seconds)
+            while True:
+                try:
+                    return await self._ask_once(ask, seconds)
+                except ModelUnavailable as error:
+                    await self._wait(error, self._delay(error))
+                self._attempt += 1
+                seconds = self._seconds_left()
+
+    async def _ask_once(self, ask: Callable[[], Awaitable[Reply]], seconds: float | None) -> Reply:
+        run = self.journal.run
+        try:
+            with run.trace.model_call(self._wanted.path, self._model, attempt=self._attempt) as span:
+                async with run.timers.within(seconds):
+                    reply = await ask()
+                span.used(reply.usage)
+                return reply
+        except ModelUnavailable:
+            raise
+        except DeadlineExceeded as error:
+            raise self._timeout_error() from error
+        except Exception as error:
+            raise NoModelAnswer(self._with_attempt_count(describe_error(error))) from error
+
+    def _delay(self, error: ModelUnavailable) -> float:
+        """The seconds until the next attempt; `NoModelAnswer` if there is none."""
+        if self.has_streamed:
+            raise NoModelAnswer(
+                self._with_attempt_count(f"it broke off in mid-answer: {describe_error(error)}")
+            ) from error
+        if self._attempt >= self._limits.model_attempts:
+            raise NoModelAnswer(self._with_attempt_count(describe_error(error))) from error
+        most = min(
+            MAX_RETRY_DELAY_SECONDS, FIRST_RETRY_DELAY_SECONDS * 2 ** min(self._attempt - 1, MAX_RETRY_DOUBLINGS)
+        )
+        key = f"{self.journal.run.channel_id} {self.journal.turn_id} {self._wanted.index} {self._attempt}"
+        delay = max(round(Random(key).uniform(0, most), 6), error.retry_after or 0.0)
+        left = self._seconds_left()
+        if not isfinite(delay) or (left is not None and delay >= left - MIN_SECONDS_TO_RETRY):
+            late = f"it could be asked again in {delay:g} seconds, which is too late"
+            raise NoModelAnswer(self._with_attempt_count(f"{describe_error(error)}; {late}")) from error
+        return delay
+
+    async def _wait(self, error: ModelUnavailable, delay: float) -> None:
+        """Record the retry, and wait for its time."""
+        clock, stopping = self._clock, self._stopping
+        until = add_seconds(steady_now(clock), delay)
+        why = describe_error(error)[:MAX_RETRY_ERROR_CHARS]
+        retried = CallRetried(self.journal.turn_id, self._wanted.index, self._attempt, why, delay, error.status)
+        await self.journal.write(EV_CALL_RETRIED, retried)
+        while not stopping.is_set() and (pause := seconds_between(steady_now(clock), until)) > 0:
+            # A task of its own: `ManualClock.advance` waits for the tasks that it wakes, not for a bare await.
+            await asyncio.create_task(clock.wait(stopping, add_seconds(clock.now(), pause)))
+        if stopping.is_set():
+            raise EngineStopping
+        left = self._seconds_left()
+        if left is not None and left <= 0:  # the store, or the machine, was away for longer than the deadline
+            raise self._timeout_error() from error
+
+    def _seconds_left(self) -> float | None:
+        """The seconds left until the deadline; None without one."""
+        return None if self._deadline == NEVER else seconds_between(steady_now(self._clock), self._deadline)
+
+    def _timeout_error(self) -> NoModelAnswer:
+        return NoModelAnswer(
+            self._with_attempt_count(f"nothing came within {self._limits.model_seconds:g} seconds"), timed_out=True
+        )
+
+    def _with_attempt_count(self, why: str) -> str:
+        return why if self._attempt == 1 else f"{why}; it was asked {self._attempt} times"

@@ -1,0 +1,343 @@
+"""Tasks: work that one agent gives another, in a channel of its own that reports back.
+
+Rule 1: a task is known by the call that gives it. A call that is made again finds the same task, and goes on with it.
+Rule 2: what becomes of a task is recorded in the channel it was given from, each fact once; of its ends the first.
+Rule 3: no task waits for ever: it ends with an answer, fails for a reason, or runs out of time.
+Rule 4: what the store cannot do now, and what is cut off because the hub closes, is no failure of the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from antiphon.agents.call_results import NO_USAGE, Usage
+from antiphon.agents.declaration import Declaration
+from antiphon.agents.loop import TURN_STOP_REASONS
+from antiphon.agents.turn_channel import AgentReply, DelegatedTask, DelegationReport
+from antiphon.core.envelope import Envelope, Json, add_seconds, derived_id
+from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable, TurnFailed, UnknownChannel, UsageError
+from antiphon.core.event_data import data_of
+from antiphon.core.events import (
+    EV_TASK_COMPLETED,
+    EV_TASK_EXPIRED,
+    EV_TASK_FAILED,
+    EV_TASK_PROGRESS,
+    EV_TASK_STARTED,
+    EV_TEXT,
+    TASK_END_TYPES,
+    ChannelCreated,
+    Seat,
+)
+from antiphon.core.evolve import DEFAULT_TASK_SECONDS
+from antiphon.core.state import State
+from antiphon.core.step import hub_draft
+from antiphon.core.text import describe
+from antiphon.core.turns import owed_turn
+from antiphon.hub.admission import RecordDraft
+from antiphon.hub.live import LiveChannel
+from antiphon.runtime.arguments import check_ttl
+from antiphon.runtime.channel_lifecycle import TASK_KNOB, create_channel, task_origin
+from antiphon.runtime.core import HubCore
+from antiphon.runtime.participant import ensure_agent_registered
+from antiphon.runtime.subscriptions import tail_pages
+from antiphon.runtime.turn_events import (
+    WAITING_REASONS,
+    AgentEvent,
+    FinalStateEvent,
+    ToolUsageEvent,
+    TurnEvents,
+    agent_reply_of,
+)
+
+T = TypeVar("T")
+
+logger = logging.getLogger("antiphon.hub")
+
+MAX_TASK_DEPTH = 8
+"""How many tasks may stand inside each other."""
+CANCELLED_REASON = "cancelled"
+"""Why a task has failed whose turn has ended, or whose channel has."""
+TASK_END_MARK = "end"
+"""What the ends of a task are known by: there is one."""
+NO_REPLY_LIMIT: Json = {"name": "reply_within", "seconds": 0, "handler": "auto_close"}
+"""What is expected of a task that has a time to live: nothing else."""
+TASK_RETRY_SECONDS = 1.0
+"""After how many seconds something is tried again that the store could not do."""
+
+
+class TaskAssignment(msgspec.Struct, frozen=True):
+    """A task as the log of the channel names it that it was given from."""
+
+    task_id: str
+    parent: str
+    turn_id: str
+    cause: str | None
+    by: str
+    agent: str
+    audience: tuple[str, ...] | None
+    """Who sees what is recorded of it; None for everybody in the channel."""
+
+
+class DelegatedTasks:
+    """Has tasks done in a hub."""
+
+    def __init__(self, core: HubCore) -> None:
+        self._core = core
+        self._settling: set[str] = set()
+        """The tasks that are being stopped because the turn that gave them has ended."""
+
+    async def run(self, task: DelegatedTask) -> DelegationReport:
+        """Start a task, or resume it, and wait for its result."""
+        return await self._retry_store(lambda: self._run_task(task))
+
+    async def drop(self, task: DelegatedTask, reason: str) -> Usage:
+        """Stop a task that no turn waits for any more. Returns its usage."""
+        return await self._retry_store(lambda: self._drop_task(_assignment_of(task), reason))
+
+    def stop_orphaned_tasks(self, channel: State) -> None:
+        """Stop the tasks that ended turns of this channel have left open, and record how each of them ended.
+
+        It is asked of every channel that an agent of this hub is in, so a process that ended between the end of a task
+        and its report is made up for by the next.
+        """
+        for task_id, turn_id in channel.open_tasks.items():
+            giver = turn_id.rpartition("/")[2]
+            if owed_turn(channel, turn_id) is None and giver in self._core.agents:
+                self._settle(channel.channel_id, task_id)
+
+    async def is_abandoned(self, channel: State) -> bool:
+        """Whether this is the channel of a task that no turn waits for any more. It is stopped then.
+
+        The turn that waited for it has stopped it, unless the process ended before that.
+        """
+        core, origin = self._core, task_origin(channel.knobs)
+        if not origin:
+            return False
+        parent, turn_id = str(origin.get("parent")), str(origin.get("turn"))
+        if await self._find_assignment(parent, channel.channel_id) is None:
+            return False
+        if owed_turn((await core.channels.get(parent)).state, turn_id) is not None:
+            return False
+        self._settle(parent, channel.channel_id)
+        return True
+
+    def _settle(self, parent: str, task_id: str) -> None:
+        async def work() -> None:
+            try:
+                await self._retry_store(lambda: self._cancel_task(parent, task_id))
+            finally:
+                self._settling.discard(task_id)
+
+        if task_id not in self._settling:
+            self._settling.add(task_id)
+            self._core.spawn(work(), f"end of task {task_id}")
+
+    async def _cancel_task(self, parent: str, task_id: str) -> Usage:
+        given = await self._find_assignment(parent, task_id)
+        return NO_USAGE if given is None else await self._drop_task(given, CANCELLED_REASON)
+
+    async def _find_assignment(self, parent: str, task_id: str) -> TaskAssignment | None:
+        """The task as it was given; None if this channel has not given it, as a fork of the one that has."""
+        started_id = derived_id(task_id, EV_TASK_STARTED, "")
+        started = (await self._core.store.find(parent, [started_id])).get(started_id)
+        if started is None:
+            return None
+        turn_id, by, agent = (str(started.event_data.get(field)) for field in ("turn", "by", "agent"))
+        audience = None if started.audience is None else tuple(started.audience)
+        return TaskAssignment(task_id, parent, turn_id, started.causation_id, by, agent, audience)
+
+    async def _retry_store(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of this work, retried while the store is unavailable: what it did before is found again."""
+        core = self._core
+        while True:
+            try:
+                return await work()
+            except (OutcomeUnknown, StoreUnavailable) as error:
+                logger.warning("a task waits for the store: %s", error)
+                await core.clock.wait(asyncio.Event(), add_seconds(core.clock.now(), TASK_RETRY_SECONDS))
+            except UsageError:
+                if not core.closing.is_set():
+                    raise
+                await core.stopped.wait()  # the call is cut off before that, and made again when the hub is opened
+                raise
+
+    async def _run_task(self, task: DelegatedTask) -> DelegationReport:
+        core, given = self._core, _assignment_of(task)
+        parent = await core.live(task.parent)
+        depth = _task_depth(parent.state) + 1
+        if depth > MAX_TASK_DEPTH:
+            raise UsageError(
+                f"{MAX_TASK_DEPTH} tasks stand inside each other already, the limit; do it without another"
+            )
+        await self._check_task(task)
+        report = _TaskReport(core, parent, given)
+        until = add_seconds(core.clock.now(), task.ttl or DEFAULT_TASK_SECONDS)
+        await report.write_once(EV_TASK_STARTED, {"until": until})
+        child = await self._child_channel(task, depth)
+        if await _task_text(child) != task.text:
+            await self._drop_task(given, "conflict")
+            raise UsageError(f"this task for {task.agent.name!r} was given in other words before; give it anew")
+        final, turn_events = await self._finish_task(child, report)
+        return _report_of(task, final, turn_events)
+
+    async def _drop_task(self, given: TaskAssignment, reason: str) -> Usage:
+        core = self._core
+        report = _TaskReport(core, await core.live(given.parent), given)
+        await report.write_once(EV_TASK_STARTED, {"until": core.clock.now()})
+        try:
+            child = await core.live(given.task_id)
+        except UnknownChannel:  # it had not come so far
+            await report.write_once(EV_TASK_FAILED, {"usage": data_of(NO_USAGE), "reason": reason})
+            return NO_USAGE
+        await core.end_channel(child, reason, given.by)
+        final, _ = await self._finish_task(child, report)
+        return final.usage
+
+    async def _finish_task(self, child: LiveChannel, report: _TaskReport) -> tuple[FinalStateEvent, TurnEvents]:
+        """Follow a task until it ends, and record how, with the usage of the tasks that it had given itself.
+
+        Those are stopped first: what they consume is known when nothing of them runs any more.
+        """
+        turn_events = TurnEvents(report.given.agent, lambda: child.state)
+        final = await self._follow_task(child, report, turn_events)
+        if final.stopped in WAITING_REASONS:  # reported to the turn that gave the task: it waits for no person
+            await self._core.end_channel(child, final.stopped, report.given.by)
+        usage = final.usage
+        for task_id in list(child.state.open_tasks):
+            usage += await self._cancel_task(child.state.channel_id, task_id)
+        final = msgspec.structs.replace(final, usage=usage)
+        await report.end(final)
+        return final, turn_events
+
+    async def _check_task(self, task: DelegatedTask) -> None:
+        if task.agent.name == task.by:
+            raise UsageError(f"{task.by!r} cannot give itself a task; give it to another agent")
+        check_ttl(task.ttl)
+        if not isinstance(task.agent, Declaration):
+            raise UsageError(f"{describe(task.agent)} cannot be given a task; give an Agent")
+        await ensure_agent_registered(self._core, task.agent)
+        if self._core.directory.find(task.agent.name).asks:
+            raise UsageError(f"{task.agent.name!r} decides on its invitations itself, so it cannot be given a task")
+
+    async def _child_channel(self, task: DelegatedTask, depth: int) -> LiveChannel:
+        """The channel of the task, made together with what is to be done."""
+        core = self._core
+        async with core.locks.setdefault(task.task_id, asyncio.Lock()):
+            try:
+                return await core.live(task.task_id)
+            except UnknownChannel:
+                pass
+            kind = core.directory.find(task.by).kind
+            knobs: Json = {TASK_KNOB: {"parent": task.parent, "turn": task.turn_id, "depth": depth}}
+            if task.ttl is not None:
+                knobs["expectations"] = [NO_REPLY_LIMIT]
+            seats = [Seat(task.by, kind), Seat(task.agent.name, "agent")]
+            created = ChannelCreated("consulting", task.by, seats, knobs, ordered=True, ttl=check_ttl(task.ttl))
+            first = Envelope(sender_id=task.by, event_type=EV_TEXT, event_data={"text": task.text})
+            return await create_channel(core, created, task.task_id, first=first)
+
+    async def _follow_task(self, child: LiveChannel, report: _TaskReport, turn_events: TurnEvents) -> FinalStateEvent:
+        async with aclosing(_task_events(self._core, child, turn_events, asker=report.given.by)) as events:
+            async for envelope, event in events:
+                if isinstance(event, FinalStateEvent):
+                    return event
+                if isinstance(event, ToolUsageEvent):
+                    await report.write(EV_TASK_PROGRESS, {"tool": event.tool, "who": event.agent}, envelope.envelope_id)
+        raise UsageError("the hub was closed while the task was under way; it goes on when the hub is opened again")
+
+
+class _TaskReport:
+    """What is recorded of one task in the channel it was given from."""
+
+    def __init__(self, core: HubCore, parent: LiveChannel, given: TaskAssignment) -> None:
+        self._core, self._parent, self.given = core, parent, given
+
+    async def write(self, event_type: str, data: Json, mark: str = "") -> None:
+        """Record a fact, once. A channel that has ended takes none."""
+        given = self.given
+        about: Json = {"task": given.task_id, "agent": given.agent, "by": given.by, "turn": given.turn_id}
+        envelope_id = derived_id(given.task_id, TASK_END_MARK if event_type in TASK_END_TYPES else event_type, mark)
+        audience = None if given.audience is None else list(given.audience)
+        draft = hub_draft(event_type, {**about, **data}, cause=given.cause)
+        draft = replace(draft, envelope_id=envelope_id, audience=audience)
+        await self._parent.submit(RecordDraft(draft, self._core.new_id), draft=draft)
+
+    async def write_once(self, event_type: str, data: Json) -> None:
+        """Record something that happens once, unless it is known."""
+        try:
+            await self.write(event_type, data)
+        except Denied as denied:
+            if denied.reason != "conflict":
+                raise
+
+    async def end(self, final: FinalStateEvent) -> None:
+        """Record how the task ended."""
+        usage = data_of(final.usage)
+        if _has_answer(final):
+            await self.write_once(EV_TASK_COMPLETED, {"usage": usage, "stopped": final.stopped})
+            return
+        reason = _failure_reason(final)
+        event_type = EV_TASK_EXPIRED if reason == "expired" else EV_TASK_FAILED
+        await self.write_once(event_type, {"usage": usage, "reason": reason})
+
+
+def _assignment_of(task: DelegatedTask) -> TaskAssignment:
+    return TaskAssignment(task.task_id, task.parent, task.turn_id, task.cause, task.by, task.agent.name, task.audience)
+
+
+def _has_answer(final: FinalStateEvent) -> bool:
+    return final.stopped is None or final.stopped in TURN_STOP_REASONS
+
+
+def _failure_reason(final: FinalStateEvent) -> str:
+    """Why a task failed."""
+    return final.detail if final.stopped == "channel_closed" else str(final.stopped)
+
+
+def _report_of(task: DelegatedTask, final: FinalStateEvent, turn_events: TurnEvents) -> DelegationReport:
+    """The report on a task that has ended, for the tool that gave it."""
+    if _has_answer(final):
+        return DelegationReport(agent_reply_of(task.agent, turn_events.path, final))
+    reason = _failure_reason(final)
+    detail = turn_events.doubt if reason in WAITING_REASONS else final.detail
+    failure = TurnFailed(reason, detail="" if reason == detail else detail, agent=final.agent)
+    # Not part of the message, which a model reads: that must be the same in every run.
+    failure.channel_id = final.channel_id
+    return DelegationReport(AgentReply("", final.agent, reason, final.usage, final.channel_id), failure)
+
+
+def _task_depth(state: State) -> int:
+    depth = task_origin(state.knobs).get("depth")
+    return depth if isinstance(depth, int) else 0
+
+
+async def _task_events(
+    core: HubCore, child: LiveChannel, turn_events: TurnEvents, *, asker: str
+) -> AsyncGenerator[tuple[Envelope, AgentEvent], None]:
+    """What the log of a task tells, from its beginning."""
+    async with aclosing(tail_pages(core, child, 0, until=core.stopped)) as pages:
+        async for page in pages:
+            for answered in _page_events(page, turn_events, asker):
+                yield answered
+
+
+def _page_events(
+    page: Sequence[Envelope], turn_events: TurnEvents, asker: str
+) -> Iterator[tuple[Envelope, AgentEvent]]:
+    for envelope in page:
+        if turn_events.message is None and envelope.sender_id == asker and envelope.event_type == EV_TEXT:
+            turn_events.message = envelope
+        for event in turn_events.project(envelope):
+            yield envelope, event
+
+
+async def _task_text(child: LiveChannel) -> object:
+    """What is to be done in the channel of a task."""
+    return next(each.event_data["text"] for each in await child.read(0) if each.event_type == EV_TEXT)

@@ -1,0 +1,372 @@
+"""Chat completions on the wire: the types, the chunks of a stream, and the memory of which channel holds which chat.
+
+Rule 1: unknown fields of a request are ignored: clients add fields all the time.
+Rule 2: a field that would change what is asked for is declared here, so that `chat_routes` can refuse it by name.
+Rule 3: the chunks, put together, end with the answer. White space is not compared: an answer whose words were streamed
+        is not sent again. An answer with other words follows whole, behind an empty line.
+Rule 4: text before a tool call or a handoff is followed by an empty line.
+Rule 5: the conversation is remembered before the last chunk is sent, so that a client that has read it can continue.
+Rule 6: the memory is a cache. A forgotten conversation gets a new channel, which begins with the client's messages.
+Rule 7: an entry is used once, so that two continuations of the same words never share a channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterator
+from itertools import islice
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from antiphon.agents.call_results import Usage
+from antiphon.core.codec import to_json
+from antiphon.runtime.turn_events import (
+    AgentEvent,
+    AIMessageEvent,
+    FinalStateEvent,
+    NumberedEvent,
+    TokenEvent,
+    ToolResponseEvent,
+    ToolUsageEvent,
+)
+from antiphon.server.event_streams import public_event
+from antiphon.server.problems import CHAT_PATH, error_response
+
+AnyJson = object
+"""Any JSON."""
+
+
+class ChatPart(msgspec.Struct, frozen=True):
+    """A part of a message. Only text is accepted."""
+
+    type: str
+    text: str = ""
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """One message of the conversation."""
+
+    role: str
+    """`system`, `developer`, `user` or `assistant`."""
+    content: str | list[ChatPart] | None = None
+    tool_calls: list[AnyJson] | None = None
+    function_call: AnyJson = None
+
+
+class ChatStreamOptions(msgspec.Struct, frozen=True):
+    """How an answer is streamed."""
+
+    include_usage: bool | None = None
+    """Whether a last chunk holds the usage."""
+
+
+class ChatRequest(msgspec.Struct, frozen=True):
+    """A conversation whose last message is to be answered. Unknown fields have no effect."""
+
+    model: str
+    """The name of the agent."""
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    stream: bool | None = None
+    stream_options: ChatStreamOptions | None = None
+    user: str | None = None
+    """The end user, where one key serves many: their conversations are kept apart."""
+    metadata: dict[str, AnyJson] | None = None
+    """`thread_id` names the conversation; `antiphon_events` adds tool calls and handoffs to a stream."""
+    n: int | None = None
+    tools: list[AnyJson] | None = None
+    tool_choice: AnyJson = None
+    functions: list[AnyJson] | None = None
+    function_call: AnyJson = None
+    response_format: AnyJson = None
+    modalities: list[str] | None = None
+    audio: AnyJson = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    web_search_options: AnyJson = None
+
+
+class ChatCached(msgspec.Struct, frozen=True):
+    """How much of the prompt came from a cache."""
+
+    cached_tokens: int
+
+
+class ChatUsage(msgspec.Struct, frozen=True):
+    """The usage of the whole turn, with every model call in it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: ChatCached
+
+
+def chat_usage_of(usage: Usage) -> ChatUsage:
+    """A usage as chat clients know it."""
+    read, written = usage.input_tokens, usage.output_tokens
+    return ChatUsage(read, written, read + written, ChatCached(usage.cache_read_tokens))
+
+
+class ChatNote(msgspec.Struct, frozen=True):
+    """Extensions of the protocol."""
+
+    agent: str
+    """The member of the team that answered."""
+    channel_id: str
+    stopped: str | None
+    """The named limit that ended the turn; None if it ended by itself."""
+
+
+ChatFinish = Literal["stop", "length"]
+
+
+class ChatAnswer(msgspec.Struct, frozen=True):
+    """The agent's answer."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """The only choice."""
+
+    index: int
+    message: ChatAnswer
+    finish_reason: ChatFinish
+    logprobs: None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    """An answer, whole."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: ChatUsage
+    antiphon: ChatNote
+
+
+class ChunkChoice(msgspec.Struct, frozen=True):
+    """What a chunk adds to the only choice."""
+
+    index: int
+    delta: dict[str, str]
+    finish_reason: ChatFinish | None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    """A chunk of an answer."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: ChatUsage | UnsetType = UNSET
+    antiphon: AnyJson = UNSET
+    """Extensions of the protocol, if the client asks for them."""
+
+
+class ModelRow(msgspec.Struct, frozen=True):
+    """An agent, as chat clients know it."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    """When the first agent was registered."""
+    owned_by: Literal["antiphon"]
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The agents of the server."""
+
+    object: Literal["list"]
+    data: list[ModelRow]
+
+
+MAX_REMEMBERED_CHATS = 10_000
+"""How many conversations are remembered."""
+MAX_SAME_DIGEST = 100
+"""How many of them with the same words."""
+
+
+class ChatPosition(NamedTuple):
+    """Where a conversation stands: its channel, and the place of its last answer there."""
+
+    channel_id: str
+    sequence: int
+
+
+class ChatMemory:
+    """The conversations that were answered last."""
+
+    def __init__(self, most: int = MAX_REMEMBERED_CHATS) -> None:
+        self._most = most
+        self._held: OrderedDict[str, list[ChatPosition]] = OrderedDict()
+
+    def keep(self, digest: str, held: ChatPosition) -> None:
+        """Remember the channel of a conversation. The least recently used is forgotten."""
+        alike = self._held.setdefault(digest, [])
+        if held not in alike:
+            alike.append(held)
+        del alike[:-MAX_SAME_DIGEST]
+        self._held.move_to_end(digest)
+        while len(self._held) > self._most:
+            self._held.popitem(last=False)
+
+    def known(self, digest: str) -> ChatPosition | None:
+        """A channel that holds this conversation; None if none is known."""
+        alike = self._held.get(digest)
+        return alike[-1] if alike else None
+
+    def take(self, digest: str) -> ChatPosition | None:
+        """The same, and forget it: the caller continues the conversation in it."""
+        alike = self._held.get(digest)
+        if not alike:
+            return None
+        held = alike.pop()
+        if not alike:
+            del self._held[digest]
+        return held
+
+
+PART_GAP = "\n\n"
+DONE_FRAME = b"data: [DONE]\n\n"
+
+
+class SentText:
+    """The text sent of an answer so far."""
+
+    def __init__(self) -> None:
+        self.said = ""
+        """Everything, put together."""
+        self._part, self._last = "", ""
+
+    def piece(self, text: str) -> str:
+        """What to send for a token."""
+        if not text:
+            return ""
+        sent = text if self._part or not self.said else PART_GAP + text
+        self._part += text
+        self.said += sent
+        return sent
+
+    def ends_part(self) -> None:
+        """End the current part: a tool call or a handoff follows."""
+        if self._part.strip():
+            self._last = self._part
+        self._part = ""
+
+    def whole(self, answer: str) -> str:
+        """What is left to send when this is the whole answer."""
+        sent, wanted = _without_spaces(self._part), _without_spaces(answer)
+        if sent.endswith(wanted) if sent else wanted in ("", _without_spaces(self._last)):
+            return ""
+        if answer.startswith(self._part):
+            return self.piece(answer[len(self._part) :])
+        if wanted.startswith(sent):
+            left = _text_after(answer, len(sent))
+            return self.piece(left.lstrip() if self._part[-1:].isspace() else left)
+        self.ends_part()
+        return self.piece(answer)
+
+
+def _without_spaces(text: str) -> str:
+    """A text without its white space."""
+    return "".join(text.split())
+
+
+def _text_after(text: str, count: int) -> str:
+    """What follows the first `count` characters that are no white space."""
+    places = (place for place, character in enumerate(text) if not character.isspace())
+    return text[next(islice(places, count - 1, None)) + 1 :] if count else text
+
+
+AnswerFinished = Callable[[FinalStateEvent, int, str], ChatNote]
+"""Notes the end of an answer, its sequence and its text; `TurnFailed` if there is no answer."""
+
+
+class ChunkWriter:
+    """Projects a turn's events to chunks, each of which has the fields of the head."""
+
+    def __init__(self, head: ChatChunk, ended: AnswerFinished, *, events: bool, usage: bool) -> None:
+        self._head, self._ended, self._events, self._usage = head, ended, events, usage
+        self._speech = SentText()
+        self._who = ""
+
+    def begin(self) -> ChatChunk:
+        """The first chunk."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def of(self, sequence: int, event: AgentEvent) -> Iterator[ChatChunk]:
+        """The chunks of an event."""
+        speech = self._speech
+        yield from self._handoff(event.agent)
+        match event:
+            case TokenEvent(text=text):
+                yield from self._said(speech.piece(text))
+            case ToolUsageEvent():
+                speech.ends_part()
+                yield from self._told({"tool": event, "status": "called"})
+            case ToolResponseEvent(failed=failed):
+                yield from self._told({"tool": event, "status": "failed" if failed else "returned"})
+            case AIMessageEvent(text=text):
+                yield from self._said(speech.whole(text))
+            case FinalStateEvent():
+                yield from self._finished(event, sequence)
+
+    def _finished(self, final: FinalStateEvent, sequence: int) -> Iterator[ChatChunk]:
+        note = self._ended(final, sequence, self._speech.said)
+        yield from self._told(note)
+        yield self._chunk({}, finish_reason_of(note))
+        if self._usage:
+            yield replace(self._head, usage=chat_usage_of(final.usage))
+
+    def _handoff(self, who: str) -> Iterator[ChatChunk]:
+        before, self._who = self._who, who or self._who
+        if before and before != self._who:
+            self._speech.ends_part()
+            yield from self._told({"handoff": {"from": before, "to": self._who}})
+
+    def _said(self, text: str) -> Iterator[ChatChunk]:
+        if text:
+            yield self._chunk({"content": text})
+
+    def _told(self, what: object) -> Iterator[ChatChunk]:
+        if self._events:
+            yield replace(self._chunk({}), antiphon=what)
+
+    def _chunk(self, delta: dict[str, str], finish: ChatFinish | None = None) -> ChatChunk:
+        return replace(self._head, choices=[ChunkChoice(0, delta, finish)])
+
+
+def finish_reason_of(note: ChatNote) -> ChatFinish:
+    """`length` if a limit stopped the turn."""
+    return "stop" if note.stopped is None else "length"
+
+
+async def chat_frames(
+    events: AsyncGenerator[NumberedEvent, None], writer: ChunkWriter, *, closing: asyncio.Event
+) -> AsyncGenerator[bytes, None]:
+    """The answer as frames. An error on the way is the last frame."""
+    try:
+        yield _chunk_frame(writer.begin())
+        async for sequence, event in events:
+            for chunk in () if event is None else writer.of(sequence, public_event(event)):
+                yield _chunk_frame(chunk)
+    except Exception as error:
+        yield b"data: " + bytes(error_response(error, path=CHAT_PATH, closing=closing.is_set()).body) + b"\n\n"
+    else:
+        yield DONE_FRAME
+    finally:
+        await events.aclose()
+
+
+def _chunk_frame(chunk: ChatChunk) -> bytes:
+    return b"data: " + to_json(chunk) + b"\n\n"
