@@ -32,6 +32,8 @@ from antiphon.core.errors import (
     StoreRefused,
     StoreUnavailable,
     TooLarge,
+    TransportRefused,
+    TransportUnavailable,
     TurnFailed,
     UnknownApproval,
     UnknownChannel,
@@ -71,6 +73,7 @@ from antiphon.runtime.turn_events import AIMessageEvent, FinalStateEvent, TokenE
 if TYPE_CHECKING:
     from antiphon.agents.declaration import delegate
     from antiphon.agents.default_tools import DEFAULT_TOOLS
+    from antiphon.agents.handoff_memory import HandoffMemoryProvider, SlidingWindowMemory
     from antiphon.agents.history import SummarisedTranscript
     from antiphon.agents.intents import Intent
     from antiphon.agents.progress import Progress
@@ -102,6 +105,7 @@ if TYPE_CHECKING:
         TransitionTarget,
         register_target,
     )
+    from antiphon.core.transport import InboundMessage, OutboundReply
     from antiphon.hub.feed import Signal
     from antiphon.models.anthropic import AnthropicModel
     from antiphon.models.bridge import BridgedModel
@@ -109,14 +113,28 @@ if TYPE_CHECKING:
     from antiphon.models.prices import price_table
     from antiphon.models.scripted import ScriptedModel
     from antiphon.orchestration.catalogue import register_adapter
+    from antiphon.orchestration.conversation import ConversationPhase, ConversationState, PhaseTransition
     from antiphon.orchestration.graph import Transition, TransitionGraph
+    from antiphon.orchestration.pipeline import ConversationPipeline, PipelineStage
+    from antiphon.orchestration.predicates import register_predicate
+    from antiphon.orchestration.router import ConversationRouter, RoutingConditions, RoutingRule
     from antiphon.runtime.agent import Agent
     from antiphon.runtime.approvals import Approval
     from antiphon.runtime.channel import Channel
     from antiphon.runtime.channel_lifecycle import Erasure
+    from antiphon.runtime.conversations import (
+        HandoffHandler,
+        get_conversation_state,
+        set_conversation_state,
+        setup_handoff,
+    )
+    from antiphon.runtime.hooks import HookEvent, HookExecution, HookResult, HookTrigger
     from antiphon.runtime.hub import Hub
     from antiphon.runtime.participant import Participant
     from antiphon.toolsets.mcp import MCPServer
+    from antiphon.transports.smtp import SmtpTransport
+    from antiphon.transports.terminal import TerminalTransport
+    from antiphon.transports.webhook import WebhookTransport
 
 _LATER = {
     "agents.declaration": "delegate",
@@ -146,9 +164,20 @@ _LATER = {
     "runtime.approvals": "Approval",
     "runtime.channel": "Channel",
     "runtime.channel_lifecycle": "Erasure",
+    "runtime.hooks": "HookEvent HookExecution HookResult HookTrigger",
     "runtime.hub": "Hub",
     "runtime.participant": "Participant",
     "toolsets.mcp": "MCPServer",
+    "agents.handoff_memory": "HandoffMemoryProvider SlidingWindowMemory",
+    "core.transport": "InboundMessage OutboundReply",
+    "orchestration.conversation": "ConversationPhase ConversationState PhaseTransition",
+    "orchestration.pipeline": "ConversationPipeline PipelineStage",
+    "orchestration.predicates": "register_predicate",
+    "orchestration.router": "ConversationRouter RoutingConditions RoutingRule",
+    "runtime.conversations": "HandoffHandler get_conversation_state set_conversation_state setup_handoff",
+    "transports.smtp": "SmtpTransport",
+    "transports.terminal": "TerminalTransport",
+    "transports.webhook": "WebhookTransport",
 }
 """What is loaded when it is first asked for: what runs things, and what steers workflows. The core is there at once."""
 
@@ -197,6 +226,10 @@ __all__ = [
     "ContextEquals",
     "ContextIn",
     "ContextThreshold",
+    "ConversationPhase",
+    "ConversationPipeline",
+    "ConversationRouter",
+    "ConversationState",
     "Decision",
     "Denied",
     "EngineError",
@@ -209,8 +242,15 @@ __all__ = [
     "FromSpeaker",
     "FullTranscript",
     "Handoff",
+    "HandoffHandler",
+    "HandoffMemoryProvider",
+    "HookEvent",
+    "HookExecution",
+    "HookResult",
+    "HookTrigger",
     "Hub",
     "IdReused",
+    "InboundMessage",
     "Intent",
     "Limits",
     "LogCorrupt",
@@ -225,8 +265,11 @@ __all__ = [
     "Objected",
     "Once",
     "OpenAIModel",
+    "OutboundReply",
     "OutcomeUnknown",
     "Participant",
+    "PhaseTransition",
+    "PipelineStage",
     "Priority",
     "Progress",
     "Reply",
@@ -234,11 +277,15 @@ __all__ = [
     "Request",
     "RevertToInitiatorTarget",
     "RoundRobinTarget",
+    "RoutingConditions",
+    "RoutingRule",
     "RulesInvalid",
     "ScriptedModel",
     "Seats",
     "Signal",
+    "SlidingWindowMemory",
     "SlowConsumer",
+    "SmtpTransport",
     "State",
     "StayTarget",
     "Step",
@@ -248,6 +295,7 @@ __all__ = [
     "StoreRefused",
     "StoreUnavailable",
     "SummarisedTranscript",
+    "TerminalTransport",
     "TerminateTarget",
     "TokenBudget",
     "TokenEvent",
@@ -261,6 +309,8 @@ __all__ = [
     "TransitionDecision",
     "TransitionGraph",
     "TransitionTarget",
+    "TransportRefused",
+    "TransportUnavailable",
     "TurnChannel",
     "TurnFailed",
     "UnknownApproval",
@@ -270,16 +320,21 @@ __all__ = [
     "UsageError",
     "Wait",
     "WaitTimeout",
+    "WebhookTransport",
     "WindowedSummary",
     "calls",
     "delegate",
     "delete_context",
+    "get_conversation_state",
     "price_table",
     "register_adapter",
     "register_condition",
+    "register_predicate",
     "register_target",
     "says",
     "set_context",
+    "set_conversation_state",
+    "setup_handoff",
     "tool",
     "visible_to",
 ]

@@ -274,12 +274,18 @@ def _join_replies(replies: Sequence[Reply]) -> Reply:
     return Reply(text, calls, usage, any(reply.cut for reply in replies))
 
 
-class Handoff(msgspec.Struct, frozen=True):
+class Handoff(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """Give the turn to another participant."""
 
     target: str
     reason: str = ""
     summary: str = ""
+    phase: str = ""
+    """The phase of the conversation from then on; "" if it is not to change, or the channel says which."""
+    escalation: str = ""
+    """The transport by which replies leave from then on; "" if that is not to change."""
+    briefing: bool = False
+    """Whether the summary is for the next agent alone. Otherwise it is what the turn says, if it says nothing else."""
 
 
 class Finish(msgspec.Struct, frozen=True):

@@ -19,13 +19,15 @@ from typing import NamedTuple
 from antiphon.agents.call_results import Summary, summary_in
 from antiphon.agents.team import mentioned_name
 from antiphon.core.codec import to_json
-from antiphon.core.envelope import Envelope, Instant
+from antiphon.core.envelope import Envelope, Instant, visible_to
 from antiphon.core.errors import UsageError
-from antiphon.core.events import EV_HISTORY_IMPORTED
+from antiphon.core.event_data import event_of
+from antiphon.core.events import EV_HISTORY_IMPORTED, EV_PACKET, Packet
 from antiphon.core.execution_events import EV_CALL_FINISHED
 from antiphon.core.text import describe
 from antiphon.core.views import Message, View, indent_lines, prefix_speaker, prompt_message, transcript_messages
 
+BRIEFING_TEMPLATE = "[Context from previous agent ({})]: {}"
 EMPTY_HISTORY_DIGEST = hashlib.sha256(b"history").digest()
 
 
@@ -47,8 +49,8 @@ class ShownHistory(NamedTuple):
 class History:
     """The messages of one channel as one reader sees them."""
 
-    def __init__(self, reader: str, *, named: bool) -> None:
-        self.reader, self.named = reader, named
+    def __init__(self, reader: str, *, named: bool, threaded: bool = False) -> None:
+        self.reader, self.named, self.threaded = reader, named, threaded
         self.cursor = 0
         """How far the log has been read."""
         self.size = 0
@@ -72,6 +74,10 @@ class History:
         """The sequences of envelopes behind the cursor that are added already."""
         self._summaries: list[tuple[int, Summary]] = []
         """Those that were made, and where in the log the turns were assigned that made them."""
+        self._briefings: list[tuple[int, str]] = []
+        """What other agents have told the reader when they handed over, and where."""
+        self.looked_ahead = 0
+        """Up to where envelopes behind the cursor were looked at, of a channel in which every message has its turn."""
 
     def extend(self, envelopes: Iterable[Envelope]) -> None:
         """Read on."""
@@ -95,6 +101,8 @@ class History:
 
     def _add(self, envelope: Envelope) -> None:
         message = prompt_message(envelope, self.reader, named=False)
+        if self.threaded and envelope.event_type == EV_PACKET:
+            self._add_briefing(envelope)
         if message is not None:
             meta = MessageMeta(envelope.sequence, envelope.sender_id, envelope.created_at)
             self._metas[envelope.envelope_id] = meta
@@ -106,6 +114,19 @@ class History:
             if summary is not None:
                 assigned_at = str(envelope.event_data.get("turn")).partition("/")[0]
                 self._summaries.append((int(assigned_at) if assigned_at.isdecimal() else 0, summary))
+
+    def _add_briefing(self, envelope: Envelope) -> None:
+        routing = envelope.event_data.get("routing")
+        event = event_of(envelope) if isinstance(routing, dict) and routing.get("briefing") else None
+        if not isinstance(event, Packet) or event.routing.target != self.reader or event.routing.rejected:
+            return
+        if event.routing.summary and visible_to(envelope, self.reader):
+            text = BRIEFING_TEMPLATE.format(envelope.sender_id, event.routing.summary)
+            self._briefings.append((self._place_of(envelope), text))
+
+    def briefing_before(self, sequence: int) -> str | None:
+        """What the agent that handed over to the reader last has told it, up to this place; None if none has."""
+        return next((text for place, text in reversed(self._briefings) if place <= sequence), None)
 
     def summary_before(self, sequence: int, by: str) -> Summary | None:
         """The last summary that was made for this reader in a turn assigned before this place in the log."""
@@ -149,7 +170,7 @@ class History:
         return Message(role, prefix_speaker(speaker, text) if labels else text)
 
     def _place_of(self, envelope: Envelope) -> int:
-        if envelope.sender_id != self.reader:
+        if envelope.sender_id != self.reader and not self.threaded:
             return envelope.sequence
         message_meta = self._metas.get(envelope.causation_id or "")
         return envelope.sequence if message_meta is None else message_meta.sequence
@@ -222,5 +243,6 @@ class SummarisedTranscript:
 
 
 def as_summarising(view: View) -> SummarisedTranscript | None:
-    """The view as one that sums up, if it is one."""
-    return view if isinstance(view, SummarisedTranscript) else None
+    """The view as one that sums up, if it is one, or stands before one."""
+    behind = getattr(view, "inner", view)
+    return behind if isinstance(behind, SummarisedTranscript) else None

@@ -304,7 +304,10 @@ def _end_with_results(context: StepContext, progress: Progress, results: ToolRes
     moved = next((result for result in results if result.target is not None), None)
     if moved is not None:
         outside = moved.handoff if moved.target not in context.member.reach else None
-        return None if outside is None else replace(progress, answer=reply.text or outside.summary, handoff=outside)
+        if outside is None:
+            return None
+        said = reply.text or ("" if outside.briefing else outside.summary)
+        return replace(progress, answer=said, handoff=outside)
     direct = all(context.member.is_direct(call.name) for call in reply.calls)
     if not direct or any(result.failed for result in results):
         return None

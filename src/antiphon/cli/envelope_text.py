@@ -54,6 +54,7 @@ SENTENCES: dict[type[events.Event] | str, str] = {
     events.EV_CHANNEL_ERASED: "erases {channel_id} for {by}: {records} records",
     events.EV_RULE_FAILED: "could not read rule {rule}: {error}",
     events.EV_AGENT_WARNED: "warns of {agent}: {message}",
+    events.EV_HOOK_FAILED: "could not ask hook {hook} ({trigger}): {error}",
     events.EV_TURN_FENCED: "fences turn {turn} in {channel_id}: {why}",
     events.EV_TASK_STARTED: "gives a task to {agent} in {task}<: {reason}>",
     events.EV_TASK_PROGRESS: "hears of the task of {agent} in {task}<: calls {tool}>",

@@ -1,4 +1,4 @@
-"""`antiphon check` finds mistakes in a graph, `antiphon draw` draws it, and `antiphon replay` decides a log again."""
+"""`antiphon check` finds mistakes in rules, `antiphon draw` draws them, and `antiphon replay` decides a log again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import cast
 
 import click
 import msgspec
@@ -22,22 +23,26 @@ from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel, Usage
 from antiphon.core.event_data import event_of
 from antiphon.core.events import ChannelCreated
 from antiphon.core.replaying import ReplayReport, replay_decisions
-from antiphon.core.ruleset import Finding
+from antiphon.core.ruleset import ChannelRoster, Finding
 from antiphon.core.targets import target_participants
 from antiphon.core.text import describe, describe_error
 from antiphon.orchestration.catalogue import ruleset_for
 from antiphon.orchestration.graph import TransitionGraph
+from antiphon.orchestration.handoff_rules import HandoffRules, handoff_rule_findings
+from antiphon.orchestration.pipeline import ConversationPipeline
+from antiphon.orchestration.plain_rules import error_prefix
 from antiphon.orchestration.rendering import summarize_graph
+from antiphon.orchestration.router import ConversationRouter
 from antiphon.orchestration.workflow import Workflow
 
 CHECK_COLUMNS = [Column("LEVEL"), Column("CODE"), Column("WHAT")]
 FINDING_STYLES = {"error": "bold red", "warning": "yellow"}
 
-graph_argument = click.argument("path", metavar="GRAPH.json")
+file_argument = click.argument("path", metavar="FILE.json")
 rules_option = click.option(
     "--rules",
     metavar="FILE.py",
-    help="A Python file to run first: it registers the conditions, targets and adapters that are not built in.",
+    help="A Python file to run first: it registers conditions, targets, predicates and adapters that are not built in.",
 )
 
 
@@ -46,6 +51,14 @@ class GraphFile(msgspec.Struct, frozen=True):
 
     graph: TransitionGraph
     knobs: Json
+    participants: tuple[str, ...]
+
+
+class RoutingFile(msgspec.Struct, frozen=True):
+    """A router or a pipeline, with the handoff rules and participants that its file has beside it."""
+
+    routing: ConversationRouter | ConversationPipeline
+    handoff: HandoffRules
     participants: tuple[str, ...]
 
 
@@ -58,29 +71,29 @@ class GraphCheckReport(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@graph_argument
+@file_argument
 @click.option(
     "--participant",
     "participants",
     metavar="NAME",
     multiple=True,
-    help="Who takes part, the creator first; once for each. Without it, everybody the graph names.",
+    help="Who takes part, the creator first; once for each. Without it, everybody the rules name.",
 )
 @rules_option
 @json_option('One JSON document: {"ok": …, "participants": […], "findings": […]}.')
 def check_command(*, path: str, participants: tuple[str, ...], rules: str | None, as_json: bool) -> None:
-    """Check the transition graph in GRAPH.json, without running anything.
+    """Check the graph, pipeline or router in FILE.json, without running anything.
 
-    The file holds what TransitionGraph.to_dict() gives, or the knobs of a channel: {"graph": …, "writers": …,
-    "tier": …}, and perhaps "participants". Errors would keep a channel from being opened and make the exit code 1;
-    warnings would be recorded on it: rules that can never fire, participants who never get the turn, loops that only a
-    cap ends.
+    The file holds what to_dict() of a TransitionGraph, ConversationPipeline or ConversationRouter gives, or the knobs
+    of a channel: {"graph": …, "writers": …, "tier": …} or {"router": …, "handoff": …}, and perhaps "participants".
+    Errors would keep a channel from being opened and make the exit code 1; warnings would be recorded on it: rules that
+    can never fire, participants who never get the turn, loops that only a cap ends, agents that do not take part.
 
     \b
     antiphon check triage.json --participant user --participant triage --participant oncall
     """
     run_rules_file(rules)
-    report = _check_graph_file(path, participants)
+    report = _check_rules_file(path, participants)
     if as_json:
         write_json(report)
     else:
@@ -89,16 +102,30 @@ def check_command(*, path: str, participants: tuple[str, ...], rules: str | None
         raise SystemExit(1)
 
 
-def _check_graph_file(path: str, participants: tuple[str, ...]) -> GraphCheckReport:
+def _check_rules_file(path: str, participants: tuple[str, ...]) -> GraphCheckReport:
     try:
-        found = read_graph_file(path)
+        found = read_rules_file(path)
     except RulesInvalid as error:
         return GraphCheckReport(False, participants, [Finding("error", "invalid", str(error))])
-    people, tier = participants or found.participants, found.knobs.get("tier")
-    findings = found.graph.check(
+    people = participants or found.participants
+    findings = _graph_findings(found, people) if isinstance(found, GraphFile) else _routing_findings(found, people)
+    return GraphCheckReport(all(each.level != "error" for each in findings), people, findings)
+
+
+def _graph_findings(found: GraphFile, people: tuple[str, ...]) -> list[Finding]:
+    tier = found.knobs.get("tier")
+    return found.graph.check(
         list(people), writers=_writers_knob(found.knobs), tier=tier if isinstance(tier, str) else None
     )
-    return GraphCheckReport(all(each.level != "error" for each in findings), people, findings)
+
+
+def _routing_findings(found: RoutingFile, people: tuple[str, ...]) -> list[Finding]:
+    routing = found.routing
+    router = routing.to_router() if isinstance(routing, ConversationPipeline) else routing
+    return [
+        *handoff_rule_findings(found.handoff, router),
+        *routing.check(ChannelRoster(dict.fromkeys(people, "agent"))),
+    ]
 
 
 def _writers_knob(knobs: Json) -> dict[str, list[str]] | None:
@@ -122,27 +149,32 @@ def _print_check(out: CommandOutput, path: str, verdict: GraphCheckReport) -> No
 
 
 @click.command()
-@graph_argument
+@file_argument
 @rules_option
 @click.option("--table", is_flag=True, help="Print the rules as lines instead, in the order in which they are read.")
 @json_option('One JSON document: {"mermaid": "…", "table": […]}.')
 def draw_command(*, path: str, rules: str | None, table: bool, as_json: bool) -> None:
-    """Draw the transition graph in GRAPH.json as a Mermaid flowchart.
+    """Draw the graph, pipeline or router in FILE.json as a Mermaid flowchart.
 
-    Rules that need a certain speaker are arrows from that speaker; numbers are the places of the transitions, from 0.
+    In a graph, rules that need a certain speaker are arrows from that speaker; in a pipeline, dotted arrows lead back.
+    Numbers are the places of the rules, from 0.
 
     \b
     antiphon draw triage.json > triage.mmd
     """
     run_rules_file(rules)
-    graph = read_graph_file(path).graph
+    found = read_rules_file(path)
+    if isinstance(found, GraphFile):
+        drawing, lines = found.graph.to_mermaid(), summarize_graph(found.graph)
+    else:
+        drawing, lines = found.routing.to_mermaid(), found.routing.summarize()
     if as_json:
-        write_json({"mermaid": graph.to_mermaid(), "table": summarize_graph(graph)})
+        write_json({"mermaid": drawing, "table": lines})
     elif table:
-        for line in summarize_graph(graph):
+        for line in lines:
             select_output().line(line)
     else:
-        click.echo(graph.to_mermaid(), nl=False)
+        click.echo(drawing, nl=False)
 
 
 @click.command()
@@ -211,7 +243,7 @@ def _describe_decisions(decisions: tuple[tuple[str, Json], ...]) -> str:
 
 
 def run_rules_file(path: str | None) -> None:
-    """Run the file that registers user-defined conditions, targets and adapters. It is executed as code."""
+    """Run the file that registers user-defined conditions, targets, predicates and adapters. It is executed as code."""
     if path is None:
         return
     if not Path(path).is_file():
@@ -222,22 +254,45 @@ def run_rules_file(path: str | None) -> None:
         raise UsageError(f"{path}: {describe_error(error)}") from error
 
 
-def read_graph_file(path: str) -> GraphFile:
-    """The graph in a file: the dict form itself, or the knobs of a channel with it, and perhaps `participants`."""
+def read_rules_file(path: str) -> GraphFile | RoutingFile:
+    """The graph, pipeline or router in a file: the dict form itself, or the knobs of a channel with it."""
     data = read_json_file(path)
     if not isinstance(data, dict):
-        raise RulesInvalid(
-            f"{path} holds {describe(data)}; it should hold a graph as TransitionGraph.to_dict() gives it"
-        )
-    knobs = data if "graph" in data else {"graph": data}
-    try:
-        graph = TransitionGraph.loads(knobs["graph"])
-        ruleset_for(Workflow.name, {knob: value for knob, value in knobs.items() if knob != "participants"})
-    except RulesInvalid as error:
-        raise RulesInvalid(f"{path}: {error}") from error
+        wanted = "a graph as TransitionGraph.to_dict() gives it, or a pipeline or router as theirs does"
+        raise RulesInvalid(f"{path} holds {describe(data)}; it should hold {wanted}")
+    with error_prefix(path):
+        if "stages" in data:
+            pipeline = ConversationPipeline.loads(data)
+            return RoutingFile(pipeline, HandoffRules(), pipeline.participants)
+        if "rules" in data or "router" in data:
+            return _load_routing(data if "router" in data else {"router": data})
+        return _load_graph(data)
+
+
+def read_graph_file(path: str) -> GraphFile:
+    """The graph in a file: the dict form itself, or the knobs of a channel with it, and perhaps `participants`."""
+    found = read_rules_file(path)
+    if not isinstance(found, GraphFile):
+        raise RulesInvalid(f"{path} holds a router or a pipeline; give a graph")
+    return found
+
+
+def _load_graph(data: Json) -> GraphFile:
+    knobs: Json = data if "graph" in data else {"graph": data}
+    graph = TransitionGraph.loads(cast(Json, knobs["graph"]))
+    ruleset_for(Workflow.name, {knob: value for knob, value in knobs.items() if knob != "participants"})
+    return GraphFile(graph, knobs, _listed_participants(knobs) or graph_participants(graph))
+
+
+def _load_routing(knobs: Json) -> RoutingFile:
+    router = ConversationRouter.loads(cast(Json, knobs["router"]))
+    handoff = HandoffRules.loads(cast("Json | None", knobs.get("handoff")))
+    return RoutingFile(router, handoff, _listed_participants(knobs) or router.participants)
+
+
+def _listed_participants(knobs: Json) -> tuple[str, ...]:
     named = knobs.get("participants")
-    people = tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
-    return GraphFile(graph, knobs, people or graph_participants(graph))
+    return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
 
 
 def read_json_file(path: str) -> object:

@@ -9,7 +9,9 @@
     ├── StoreError          the log could not be used  (Conflict, OutcomeUnknown, StoreUnavailable, StoreRefused,
     │                                                   StoreGone, TooLarge, IdReused, LogCorrupt)
     ├── ModelError          the model misbehaved       (ModelUnavailable, ModelRefused, ReplyMalformed)
-    └── EngineError         a turn could not be run    (TurnFailed)
+    ├── EngineError         a turn could not be run    (TurnFailed)
+    ├── TransportRefused    the other side of a transport refuses a reply for good
+    └── TransportUnavailable  a reply could not be delivered now; it is tried again later
 
 A message says what happened, with the values; the docstring says what to do about it.
 """
@@ -194,3 +196,16 @@ class TurnFailed(EngineError):
         where = f" in channel {describe(channel_id)}" if channel_id else ""
         super().__init__(f"{reason}{where}" + (f": {detail}" if detail else ""))
         self.reason, self.channel_id, self.detail, self.agent = reason, channel_id, detail, agent
+
+
+class TransportRefused(AntiphonError):
+    """The other side of a transport refuses a reply for good. The reply is not sent again; the refusal is recorded."""
+
+
+class TransportUnavailable(AntiphonError):
+    """A reply could not be delivered now. The hub tries again later."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """After how many seconds the other side wants to be asked again; None if it does not say."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import msgspec
 
-from antiphon.core.codec import MAX_EVENT_BYTES, Malformed, check_json, to_json
+from antiphon.core.codec import MAX_EVENT_BYTES, Malformed, check_json, digest_of, to_json
 from antiphon.core.envelope import Envelope, Json, Priority
 from antiphon.core.events import (
     ASIDE_FIELD,
@@ -20,6 +20,8 @@ from antiphon.core.events import (
     EV_PACKET,
     EV_TEXT,
     EVENT_STRUCTS,
+    HUB_FIELDS,
+    ORIGINAL_FIELD,
     OTHER_EVENT,
     RESERVED_PREFIXES,
     SENDABLE_TYPES,
@@ -39,8 +41,11 @@ MAX_PLAIN_TEXT_CHARS = 16_384
 def event_of(envelope: Envelope) -> Event:
     """The typed event of an envelope; `OTHER_EVENT` if its type is not ours or its data does not fit."""
     if envelope.event_type == EV_TEXT:
-        text, agent = envelope.event_data.get("text"), envelope.event_data.get("agent", "")
-        return Text(text, agent) if isinstance(text, str) and isinstance(agent, str) else OTHER_EVENT
+        data = envelope.event_data
+        text, agent, values = data.get("text"), data.get("agent", ""), data.get("set")
+        if not isinstance(text, str) or not isinstance(agent, str) or not (values is None or isinstance(values, dict)):
+            return OTHER_EVENT
+        return Text(text, agent, values)
     shape = EVENT_STRUCTS.get(envelope.event_type)
     if shape is None:
         return OTHER_EVENT
@@ -80,6 +85,17 @@ def mark_aside(draft: Envelope) -> Envelope:
     return replace(draft, event_data={**draft.event_data, ASIDE_FIELD: True})
 
 
+def mark_original(draft: Envelope, asked: Json) -> Envelope:
+    """The draft that a hook has rewritten, with the digest of what its sender asked to record."""
+    return replace(draft, event_data={**draft.event_data, ORIGINAL_FIELD: digest_of(asked)})
+
+
+def original_digest(data: Json) -> str:
+    """The digest of speech as its sender sent it, before any hook rewrote it."""
+    kept = data.get(ORIGINAL_FIELD)
+    return kept if isinstance(kept, str) else digest_of(data)
+
+
 def check_draft(draft: Envelope) -> Deny | None:
     """Why this draft can be in no channel; None if it may be."""
     if _is_plain_text_draft(draft):
@@ -100,8 +116,9 @@ def check_event(draft: Envelope) -> Deny | None:
         return Deny("reserved_event", f"{event_type!r} is the hub's own; use a namespace of yours")
     if type(data) is not dict:
         return Deny("not_json", f"event_data is {type(data).__name__}, not a dict")
-    if ASIDE_FIELD in data and event_type in SPEECH_TYPES:
-        return Deny("reserved_field", f"{ASIDE_FIELD!r} is the hub's own; leave it out")
+    reserved = next((name for name in HUB_FIELDS if name in data), None) if event_type in SPEECH_TYPES else None
+    if reserved is not None:
+        return Deny("reserved_field", f"{reserved!r} is the hub's own; leave it out")
     denial = check_event_data(draft)
     if denial is None and draft.audience is not None and _writes_context(event_type, data):
         return Deny("bad_audience", "context variables are everybody's; a change of them has no audience")
@@ -125,6 +142,8 @@ def check_event_data(draft: Envelope) -> Deny | None:
 def _writes_context(event_type: str, data: dict[str, object]) -> bool:
     """Whether this changes context variables. A packet has room for changes also if it makes none."""
     updates = data.get("context_updates") if event_type == EV_PACKET else None
+    if event_type == EV_TEXT:
+        return bool(data.get("set"))
     return event_type == EV_CONTEXT_SET or (isinstance(updates, dict) and any(updates.values()))
 
 

@@ -11,6 +11,16 @@ from typing import Literal
 
 import msgspec
 
+from antiphon.core.conversation_events import (
+    CONVERSATION_STRUCTS,
+    ConversationMoved,
+    ConversationRefused,
+    ConversationReleased,
+    ConversationUnrouted,
+    ReplyDelivered,
+    ReplyUndeliverable,
+    TransportConnected,
+)
 from antiphon.core.envelope import Json
 from antiphon.core.execution_events import (
     EV_APPROVAL_DECIDED,
@@ -93,6 +103,7 @@ EV_ENVELOPE_ERASED = "antiphon.envelope.erased"
 EV_CLOCK_JUMPED = "antiphon.hub.clock_jump"
 EV_TURN_FENCED = "antiphon.turn.fenced"
 EV_AGENT_WARNED = "antiphon.agent.warned"
+EV_HOOK_FAILED = "antiphon.hook.failed"
 
 RESERVED_PREFIXES = ("ag2.", "antiphon.")
 SPEECH_TYPES = frozenset({EV_TEXT, EV_PACKET})
@@ -117,6 +128,10 @@ SENDABLE_TYPES = frozenset({EV_TEXT, EV_PACKET, EV_CONTEXT_SET})
 ASIDE_FIELD = "aside"
 """A field of speech: true for an interjection by a participant that has the turn, which does not use the turn up. Logs
 of earlier versions also have it on imported history, which is an event of its own now."""
+ORIGINAL_FIELD = "original"
+"""A field of speech that a hook has rewritten: the digest of what was sent, by which a repeated send is recognised."""
+HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD)
+"""The fields of speech that only the hub writes."""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -125,6 +140,8 @@ class Text(msgspec.Struct, frozen=True):
     text: str
     agent: str = ""
     """Who of the sender's team answered: the names from the sender down, `support/billing`; "" if that is not said."""
+    set: Json | None = None
+    """Context variables that are written with the words."""
 
 
 class HistoryImported(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -162,6 +179,12 @@ class Routing(msgspec.Struct, frozen=True, omit_defaults=True):
     """The named limit that ended the turn."""
     rejected: str = ""
     """Why the handoff was refused. The rules decide then."""
+    phase: str = ""
+    """The phase of the conversation that the handoff asks for; "" if it names none."""
+    escalation: str = ""
+    """The transport that the handoff asks for; "" if the replies are to leave as before."""
+    briefing: bool = False
+    """Whether the summary is for the next agent alone, and not something that was said."""
 
 
 NO_ROUTING = Routing()
@@ -210,6 +233,10 @@ class TurnAssigned(msgspec.Struct, frozen=True):
     reason: str = ""
     rule: int | None = None
     """The place in the table of the rule that said so."""
+    shown: int = 0
+    """Up to where the speakers are shown what was said; 0 for all of it. What came later has a turn of its own."""
+    audience: list[str] | None = None
+    """Who sees the answer, if `shown` says what it answers; None for all participants."""
 
 
 class ChannelPaused(msgspec.Struct, frozen=True):
@@ -324,6 +351,13 @@ Event = (
     | ChannelClosed
     | ExpectationViolated
     | DeadlineExtended
+    | ConversationMoved
+    | ConversationRefused
+    | ConversationReleased
+    | ConversationUnrouted
+    | TransportConnected
+    | ReplyDelivered
+    | ReplyUndeliverable
     | OtherEvent
 )
 
@@ -360,5 +394,6 @@ EVENT_STRUCTS: dict[str, type[Event]] = {
     EV_EXPECTATION_VIOLATED: ExpectationViolated,
     EV_EXPECTATION_MISSED: ExpectationViolated,
     EV_DEADLINE_EXTENDED: DeadlineExtended,
+    **CONVERSATION_STRUCTS,
 }
 """The shape of the data of each type but `EV_TEXT`, which is read by hand: it is by far the most common."""

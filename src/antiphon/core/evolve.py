@@ -91,6 +91,8 @@ def evolve(state: State, envelope: Envelope) -> State:
         return replace(state, sequence=envelope.sequence, updated_at=at)
     event = event_of(envelope)
     if isinstance(event, Text):
+        if event.set:
+            state = merge_context(state, ContextSet(event.set))
         routed = state.hops or state.stays or state.routing is not NO_ROUTING
         return _apply_speech(_end_handoff_chain(state, envelope) if routed else state, envelope)
     active = state.active_at if envelope.sender_id == HUB else at
@@ -287,11 +289,11 @@ def _apply_assignment(state: State, envelope: Envelope, event: TurnAssigned) -> 
     if event.rule is not None and event.rule not in fired:
         state = replace(state, fired=(*fired, event.rule))
     again = state.interjected and tuple(event.speakers) == state.speakers
-    answering = _answer_audiences(state, again=again)
+    answering, cause, place = _answer_audiences(state, again=again), envelope.causation_id, envelope.sequence
+    own = {name: tuple(event.audience) for name in event.speakers} if event.audience is not None else {}
+    audiences = own if event.shown else answering
     new = tuple(
-        Turn(
-            f"{envelope.sequence}/{name}", name, envelope.causation_id, envelope.sequence, audience=answering.get(name)
-        )
+        Turn(f"{place}/{name}", name, cause, place, audience=audiences.get(name), shown=event.shown)
         for name in dict.fromkeys(event.speakers)
         if kinds.get(name) == "agent"
     )

@@ -44,8 +44,9 @@ class Deadline(msgspec.Struct, frozen=True):
     """At this instant the hub records this draft, unless something happens before."""
 
     at: Instant
-    draft: Envelope | Callable[[], Envelope]
-    """The draft, or what makes it: after each envelope only `at` is read, and most deadlines are never reached."""
+    draft: Envelope | Callable[[], Envelope] | None
+    """The draft, or what makes it: after each envelope only `at` is read, and most deadlines are never reached. None if
+    nothing is recorded: the channel is only loaded, so that what it still has to send is noticed after a restart."""
     since: Instant = NEVER
     """When its time began to count; `NEVER` for an instant that nothing moves, such as the end of a time to live."""
     is_default: bool = False
@@ -53,6 +54,7 @@ class Deadline(msgspec.Struct, frozen=True):
 
     def make_draft(self) -> Envelope:
         """The draft to be recorded."""
+        assert self.draft is not None, "a deadline at which nothing is recorded is not asked for its draft"
         return self.draft() if callable(self.draft) else self.draft
 
 

@@ -154,6 +154,7 @@ PUBLIC_REASONS = frozenset(
 )
 """The reasons whose details are sentences of ours, or of a participant, and hold no text of an exception."""
 FAILURE_SENTENCES = {
+    "denied:blocked": "the answer was blocked",
     "call_lost": "a tool call was in flight when its process ended, and cannot be made now",
     "model_error": "the model could not be asked, or its answer could not be used",
     "prompt_error": "the agent's system prompt could not be made",

@@ -106,8 +106,33 @@ class Checks(Protocol):
     def check(self, roster: ChannelRoster) -> list[Finding]: ...
 
 
+class HandoffObjection(NamedTuple):
+    """Why a handoff is not possible: a stable reason, and a sentence for the model that asked for it."""
+
+    reason: str
+    advice: str
+
+
+class ConversationHandoffs(Protocol):
+    """The handoffs of a conversation, as its adapter allows them."""
+
+    def targets(self, state: State, speaker: str) -> Sequence[str]:
+        """The names that the speaker may hand over to."""
+        ...
+
+    def objection(
+        self, memory: object, state: State, *, speaker: str, target: str, phase: str
+    ) -> HandoffObjection | None:
+        """Why the speaker cannot hand over to this target, into this phase; None if it can."""
+        ...
+
+
 TurnEnd = Literal["text", "packet"]
 REACTS_BY_DEFAULT = SPEECH_TYPES | {EV_CHANNEL_OPENED}
+
+
+def _nothing_promised(memory: object) -> int:
+    return 0
 
 
 def _nothing_follows(memory: object, state: State, failed: FailedTurn) -> Decision:
@@ -125,6 +150,13 @@ class AdapterTraits(msgspec.Struct, frozen=True):
     """The tools that a packet names in `routing.tool`; None for all of them."""
     view: Callable[[int], View] = view_by_size
     """What an agent without a view of its own is shown, by the number of participants."""
+    threaded: bool = False
+    """Whether each message has a turn of its own: an agent's answer stands where the message it answers stands,
+    and a turn is shown nothing that came after its message."""
+    handoffs: ConversationHandoffs | None = None
+    """Which handoffs the tool `handoff_conversation` may make; None if agents are not offered it."""
+    promised: Callable[[object], int] = _nothing_promised
+    """How many messages wait for a turn that is not assigned yet, by the adapter's memory."""
     recover: Callable[[object, State, FailedTurn], Decision] = _nothing_follows
     """What follows from a failed turn. It gets the adapter's memory and the state after the failure.
 
@@ -134,7 +166,7 @@ class AdapterTraits(msgspec.Struct, frozen=True):
 
 # Raise it when `evolve`, or that of a built-in guard, folds old logs to other values: otherwise a snapshot of before is
 # used as if nothing had changed. The golden folds of the tests notice; `restore` notices a change of shape.
-FOLD_VERSION = "4"
+FOLD_VERSION = "5"
 """The version of what logs fold to. Snapshots of another version are not used."""
 
 
@@ -167,10 +199,13 @@ class Ruleset:
         ]
         slots = {id(part): place for place, part in enumerate(self._folders)}
         self._adapter_slot = slots.get(id(adapter))
-        asked = [(slots.get(id(guard)), guard, own) for guard, own in zip(guards, opinions[1:], strict=True)]
-        self._judges = [(slot, cast(Judges[object], guard)) for slot, guard, own in asked if own.judges]
-        self._reviewers = [(slot, cast(Reviews[object], guard)) for slot, guard, own in asked if own.reviews]
-        self._watchers = [(slot, cast(Watches[object], guard)) for slot, guard, own in asked if own.watches]
+        # The adapter last: what it judges is a draft that every guard admits.
+        asked = [(slots.get(id(part)), part, own) for part, own in zip(parts, opinions, strict=True)]
+        asked = [*asked[1:], asked[0]]
+        self._judges = [(slot, cast(Judges[object], part)) for slot, part, own in asked if own.judges]
+        self._reviewers = [(slot, cast(Reviews[object], part)) for slot, part, own in asked if own.reviews]
+        self._watchers = [(slot, cast(Watches[object], part)) for slot, part, own in asked if own.watches]
+        self._watchers_after_end = [(slot, part) for slot, part in self._watchers if watches_after_end(part)]
         names = ",".join(f"{own.recorded_as}/{part.name}" for part, own in zip(parts, opinions, strict=True))
         self.version = hashlib.sha256(f"{FOLD_VERSION}:{names}".encode()).hexdigest()[:16]
 
@@ -219,16 +254,24 @@ class Ruleset:
             decision = guard.review(_memory_at(fold, slot), fold.state, decision)
         return decision
 
-    def due(self, fold: Fold) -> Deadline | None:
-        """The earliest deadline of all; None if there is nothing to wait for."""
-        if fold.state.ended:
-            return None
+    def due(self, fold: Fold, *, only_recorded: bool = False) -> Deadline | None:
+        """The earliest deadline of all, or of those at which something is recorded; None if there is none."""
         earliest: Deadline | None = None
-        for slot, guard in self._watchers:
+        for slot, guard in self._watchers_after_end if fold.state.ended else self._watchers:
             deadline = guard.due(_memory_at(fold, slot), fold.state)
-            if deadline is not None and (earliest is None or deadline.at < earliest.at):
+            if deadline is None or (only_recorded and deadline.draft is None):
+                continue
+            if earliest is None or deadline.at < earliest.at:
                 earliest = deadline
         return earliest
+
+    def promised_turns(self, fold: Fold) -> int:
+        """How many messages wait for a turn that is not assigned yet."""
+        return self.traits.promised(_memory_at(fold, self._adapter_slot))
+
+    def adapter_memory(self, fold: Fold) -> object:
+        """What the adapter remembers; None if it has no memory."""
+        return _memory_at(fold, self._adapter_slot)
 
     def save(self, fold: Fold) -> bytes:
         """The fold as a snapshot."""
@@ -271,6 +314,11 @@ def _opinions_of(part: Adapter | Guard) -> _Opinions:
             f"{name}@{version}" if isinstance(version, int) else name,
         )
     return known
+
+
+def watches_after_end(part: object) -> bool:
+    """Whether its deadlines hold in a channel that has ended, too: replies still leave."""
+    return getattr(part, "watches_after_end", False) is True
 
 
 def _memory_at(fold: Fold, slot: int | None) -> object:

@@ -49,6 +49,13 @@ class Turn(msgspec.Struct, frozen=True):
     """Whether it has reached its limit of crashes, and waits for a person's decision."""
     audience: tuple[str, ...] | None = None
     """Who heard all that it answers, if not all did. They alone see the answer, and whether the turn failed."""
+    shown: int = 0
+    """Up to where its speaker is shown what was said, if not up to the assignment."""
+
+    @property
+    def shown_until(self) -> int:
+        """Up to where in the log its speaker is shown what was said."""
+        return self.shown or self.sequence
 
     @property
     def waits_for_person(self) -> bool:
@@ -217,6 +224,24 @@ class RuleError(msgspec.Struct, frozen=True):
     error: str
 
 
+class RelatedFact(msgspec.Struct, frozen=True):
+    """Something that is recorded with a decision, before it, in the hub's name."""
+
+    event_type: str
+    data: Json
+    audience: tuple[str, ...] | None = None
+    """Who may see it; None for all participants."""
+
+
+class AnsweredMessage(msgspec.Struct, frozen=True):
+    """The message that a turn answers, if it is not the envelope that was decided on."""
+
+    envelope_id: str
+    sequence: int
+    audience: tuple[str, ...] | None = None
+    """Who sees the answer; None for all participants."""
+
+
 class Assign(msgspec.Struct, frozen=True):
     """These participants have the turn."""
 
@@ -225,6 +250,9 @@ class Assign(msgspec.Struct, frozen=True):
     rule: int | None = None
     """The place in the table of the rule that says so; None if none does."""
     errors: tuple[RuleError, ...] = ()
+    facts: tuple[RelatedFact, ...] = ()
+    answers: AnsweredMessage | None = None
+    """What the turn answers; None for the envelope that was decided on."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.speakers, tuple | list):  # a bare text would be as many speakers as it has letters
@@ -237,6 +265,7 @@ class Wait(msgspec.Struct, frozen=True):
 
     reason: str = ""
     errors: tuple[RuleError, ...] = ()
+    facts: tuple[RelatedFact, ...] = ()
 
     def __post_init__(self) -> None:
         _check_reason(self.reason)
@@ -248,6 +277,7 @@ class Close(msgspec.Struct, frozen=True):
     reason: str
     rule: int | None = None
     errors: tuple[RuleError, ...] = ()
+    facts: tuple[RelatedFact, ...] = ()
 
     def __post_init__(self) -> None:
         _check_reason(self.reason)

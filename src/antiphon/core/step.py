@@ -108,7 +108,7 @@ def tick(
 ) -> Admitted | None:
     """The batch of what has fallen due by now; None if nothing has. What began to count before a break is extended."""
     batch: list[Envelope] = []
-    while (deadline := ruleset.due(fold)) is not None and deadline.at <= at:
+    while (deadline := ruleset.due(fold, only_recorded=True)) is not None and deadline.at <= at:
         draft = _extension_draft(deadline, breaks) or deadline.make_draft()
         admitted = record(fold, draft, ruleset=ruleset, at=at, new_id=new_id)
         batch.extend(admitted.batch)
@@ -236,7 +236,13 @@ def _decision_drafts(decision: Decision, state: State, cause: Envelope) -> tuple
         hub_draft(EV_RULE_FAILED, {"rule": each.rule, "error": each.error}, cause=because, audience=[OPERATORS])
         for each in decision.errors
     ]
-    return (*errors, outcome) if outcome is not None else tuple(errors)
+    facts = [
+        hub_draft(
+            fact.event_type, fact.data, cause=because, audience=None if fact.audience is None else [*fact.audience]
+        )
+        for fact in decision.facts
+    ]
+    return (*errors, *facts, outcome) if outcome is not None else (*errors, *facts)
 
 
 def _outcome_draft(decision: Decision, state: State, cause: Envelope) -> Envelope | None:
@@ -264,6 +270,12 @@ def _assignment_draft(decision: Assign, cause: Envelope) -> Envelope:
     data: Json = {"speakers": list(decision.speakers), "reason": decision.reason}
     if decision.rule is not None:
         data["rule"] = decision.rule
+    message = decision.answers
+    if message is not None:  # the speakers may see it: else they would not be asked to answer it
+        data["shown"] = message.sequence
+        if message.audience is not None:
+            data["audience"] = list(message.audience)
+        return hub_draft(EV_TURN_ASSIGNED, data, cause=message.envelope_id, audience=[OPERATORS])
     unaware = (name for name in decision.speakers if not visible_to(cause, name))
     return hub_draft(EV_TURN_ASSIGNED, data, cause=cause.envelope_id, audience=[OPERATORS, *unaware])
 

@@ -211,6 +211,8 @@ def _spoken_text(envelope: Envelope) -> str | None:
     match event_of(envelope):
         case Text(text=text):
             return text
+        case Packet(body=body, routing=routing) if routing.briefing:
+            return body or None
         case Packet(body=body, routing=routing):
             return f"{body}\n\n{routing.summary}" if routing.summary not in body else body
         case _:

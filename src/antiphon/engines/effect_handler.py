@@ -78,21 +78,30 @@ class EffectHandler:
         shown, made = self._run.shown.get(owner.path), None
         if shown is None:
             shown, made = await self._shown_history(wanted, owner)
+            shown = await self._with_briefing(shown, owner)
             self._run.shown[owner.path] = shown
         system = await self._system_prompt(member, shown.messages)
         return PreparedPrompt(system, shown.messages, shown.past, None if made is None else Reply("", usage=made.usage))
 
+    async def _with_briefing(self, shown: ShownHistory, owner: Member) -> ShownHistory:
+        """The history behind what the agent that handed the conversation over has told the speaker, if one has."""
+        run, view = self._run, owner.declaration.memory or self._default_view
+        if run.live.ruleset.traits.handoffs is None:
+            return shown
+        briefing = (await run.read_history(view.named)).briefing_before(run.turn.shown_until)
+        return shown if briefing is None else ShownHistory([Message("user", briefing), *shown.messages], shown.past)
+
     async def _shown_history(self, wanted: PreparePrompt, owner: Member) -> tuple[ShownHistory, SummaryOutcome | None]:
         """The history that a memory shows, and the summary that was made for it."""
         view, run = owner.declaration.memory or self._default_view, self._run
-        history, before = await run.read_history(view.named), run.turn.sequence
+        history, before = await run.read_history(view.named), run.turn.shown_until
         if view.named not in run.before:
             run.before[view.named] = history.messages_before(before, people=run.people, meant=run.team.read)
         messages, past = run.before[view.named]
         summarising = as_summarising(view)
         if summarising is None:
             return ShownHistory(call_contained(lambda: view.shown(messages)), past), None
-        last = history.summary_before(before, format_member_path(owner.path))
+        last = history.summary_before(run.turn.sequence, format_member_path(owner.path))
         due = summarising.due(messages, last)
         if due is None:
             return ShownHistory(summarising.with_summary(messages, last), past), None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -119,14 +119,19 @@ class HistoryCache:
 
     async def read(self, live: LiveChannel, turn: Turn, *, named: bool) -> History:
         """The history of the speaker, with everything that this turn may be shown."""
-        history = self._history(live.state.channel_id, turn.speaker, named=named)
+        threaded, until = live.ruleset.traits.threaded, turn.shown_until
+        history = self._history(live.state.channel_id, turn.speaker, named=named, threaded=threaded)
         shared = self._shared_log(live, history)
         if shared is not None:
             await shared.read_on(live)
             if history.cursor >= shared.start:
-                history.extend(shared.between(history.cursor, turn.sequence))
-                history.cursor = max(history.cursor, turn.sequence)
-                history.add_ahead(shared.recorded_by(turn.speaker, after=turn.sequence))
+                history.extend(shared.between(history.cursor, until))
+                history.cursor = max(history.cursor, until)
+                if threaded:  # answers of any agent; their turns come in the order of the messages
+                    history.add_ahead(shared.between(max(history.looked_ahead, history.cursor), shared.end))
+                    history.looked_ahead = shared.end
+                else:
+                    history.add_ahead(shared.recorded_by(turn.speaker, after=until))
                 return history
         while page := await live.read(history.cursor):
             history.extend(page)
@@ -138,9 +143,9 @@ class HistoryCache:
         for key in [key for key in self._histories if key[0] == channel_id]:
             del self._histories[key]
 
-    def _history(self, channel_id: str, reader: str, *, named: bool) -> History:
+    def _history(self, channel_id: str, reader: str, *, named: bool, threaded: bool) -> History:
         key = channel_id, reader, named
-        history = self._histories.pop(key, None) or History(reader, named=named)
+        history = self._histories.pop(key, None) or History(reader, named=named, threaded=threaded)
         self._histories[key] = history
         self._reads += 1
         if len(self._histories) > MAX_CACHED_HISTORIES or self._reads % HISTORY_READS_PER_TIDY == 0:
@@ -150,7 +155,7 @@ class HistoryCache:
     def _shared_log(self, live: LiveChannel, history: History) -> _SharedLog | None:
         """The log that the agents of a channel share; None if there is only one agent."""
         channel_id, kinds = live.state.channel_id, live.state.participants
-        if sum(kind == "agent" for kind in kinds.values()) < 2:
+        if not history.threaded and sum(kind == "agent" for kind in kinds.values()) < 2:
             return None
         shared = self._shared.pop(channel_id, None) or _SharedLog(history.cursor)
         self._shared[channel_id] = shared
@@ -187,6 +192,11 @@ class _SharedLog:
                     self.start, self._size = self._cursor, 0
                     self._said, self._by_speaker = [], {}
 
+    @property
+    def end(self) -> int:
+        """How far the log has been read."""
+        return self._cursor
+
     def between(self, after: int, last: int) -> list[Envelope]:
         """The envelopes behind `after`, up to `last`."""
         first = bisect_right(self._said, after, key=_sequence_of)
@@ -210,6 +220,10 @@ class _SharedLog:
         self._size += len(to_json(data))
 
 
+ScreenAnswer = Callable[[LiveChannel, Envelope], Awaitable[Envelope]]
+"""The answer as the hooks of the program leave it."""
+
+
 class TurnEnvironment(msgspec.Struct, frozen=True):
     """The dependencies of turns."""
 
@@ -223,6 +237,8 @@ class TurnEnvironment(msgspec.Struct, frozen=True):
     tenant: str
     limit: ResumeLimit
     definitions: AgentDefinitions
+    screen_answer: ScreenAnswer
+    """What an answer goes through before it is recorded. It raises if the turn fails over it."""
 
 
 @dataclass(eq=False)
@@ -237,6 +253,8 @@ class TurnRun:
     turn: Turn
     agent: Declaration
     trace: TurnTrace
+    team: Team
+    """The agent's team, with the tools that this channel offers it."""
     progressed: Callable[[], None]
     """Called when the result of a call of this attempt is recorded."""
     context: ContextSet = field(default_factory=ContextSet)
@@ -257,10 +275,6 @@ class TurnRun:
     async def read_history(self, named: bool) -> History:
         """The messages of the channel before the turn, with names or without."""
         return await self.histories.read(self.live, self.turn, named=named)
-
-    @property
-    def team(self) -> Team:
-        return self.agent.team
 
     @property
     def turn_id(self) -> str:

@@ -25,6 +25,7 @@ from antiphon.agents.team import HandoffRefusal, settle_handoffs
 from antiphon.agents.tool import BadArguments, Tool, bind_call, unknown_tool_result
 from antiphon.agents.turn_channel import CallerContext, TurnChannel, merge_context_changes
 from antiphon.core.codec import Malformed, as_type, digest_of, plain_data
+from antiphon.core.conversation_events import EV_CONVERSATION_REFUSED, ConversationRefused
 from antiphon.core.envelope import Json, match_name
 from antiphon.core.execution_events import (
     EV_CALL_DOUBTED,
@@ -36,6 +37,7 @@ from antiphon.core.execution_events import (
     CallFinished,
     CallStarted,
 )
+from antiphon.core.ruleset import ConversationHandoffs
 from antiphon.core.turns import idempotency_key
 from antiphon.engines.environment import TurnRun
 from antiphon.engines.journal import CallInDoubt, TurnFailedError, TurnJournal, agent_in_journal
@@ -94,18 +96,43 @@ def _settle_handoffs(
     """Decide which handoff counts, and keep the results that waited for the decision."""
     run, first = journal.run, wanted[0]
     results = tuple(found[each.index].returned for each in wanted)
-    settled = settle_handoffs(run.team, first.path, results, hops=first.hops, refusal=_handoff_refusals(run))
+    refusal = _handoff_refusals(run)
+    settled = settle_handoffs(run.team, first.path, results, hops=first.hops, refusal=refusal)
     returned = dict(zip((each.index for each in wanted), settled.results, strict=True))
     for each in made:
         outcome = found[each.wanted.index]
         if _awaits_settlement(each, outcome.returned):
-            _keep_outcome(journal, each, msgspec.structs.replace(outcome, returned=returned[each.wanted.index]))
+            handoff, result = outcome.returned.handoff, returned[each.wanted.index]
+            _keep_outcome(journal, each, msgspec.structs.replace(outcome, returned=result))
+            if isinstance(refusal, _RefusedHandoffs) and handoff in refusal.refused and result.declined:
+                journal.keep(EV_CONVERSATION_REFUSED, refusal.refused[handoff])
     return settled
+
+
+class _RefusedHandoffs:
+    """Says why a handoff is not possible in a routed conversation, and keeps what was refused."""
+
+    def __init__(self, run: TurnRun, handoffs: ConversationHandoffs) -> None:
+        self._run, self._handoffs = run, handoffs
+        self.refused: dict[Handoff, ConversationRefused] = {}
+
+    def __call__(self, handoff: Handoff) -> str | None:
+        live, speaker = self._run.live, self._run.agent.name
+        memory = live.ruleset.adapter_memory(live.fold)
+        target, phase = handoff.target, handoff.phase
+        found = self._handoffs.objection(memory, live.state, speaker=speaker, target=target, phase=phase)
+        if found is None:
+            self.refused.pop(handoff, None)
+            return None
+        self.refused[handoff] = ConversationRefused(speaker, target, found.reason, phase)
+        return found.advice
 
 
 def _handoff_refusals(run: TurnRun) -> HandoffRefusal:
     """Says why a handoff is not possible in this channel, in words for a model; None if it is."""
     live = run.live
+    if live.ruleset.traits.handoffs is not None:
+        return _RefusedHandoffs(run, live.ruleset.traits.handoffs)
     limit = next((guard for guard in live.ruleset.guards if isinstance(guard, HandoffLimit)), HandoffLimit())
 
     def refusal(handoff: Handoff) -> str | None:

@@ -168,12 +168,14 @@ def _tool_result_of(value: object) -> ToolResult:
 
 def _routing_result(value: Handoff | Finish) -> ToolResult:
     try:
-        plain = {name: sanitize(text) for name, text in msgspec.structs.asdict(value).items()}
+        fields = msgspec.structs.asdict(value).items()
+        texts = {name: sanitize(given) for name, given in fields if not isinstance(given, bool)}
     except AttributeError:
         return failed_result(f"The tool returned {describe(value)}; its fields should be text.")
     if isinstance(value, Handoff):
-        return ToolResult(f"Handed off to {plain['target']}.", handoff=Handoff(**plain))
-    return ToolResult(f"Finished: {plain['reason']}." if value.reason else "Finished.", finish=Finish(**plain))
+        return ToolResult(f"Handed off to {texts['target']}.", handoff=msgspec.structs.replace(value, **texts))
+    finish = msgspec.structs.replace(value, **texts)
+    return ToolResult(f"Finished: {finish.reason}." if finish.reason else "Finished.", finish=finish)
 
 
 def _json_result(value: object) -> ToolResult:

@@ -17,15 +17,24 @@ from collections.abc import Iterable
 
 from antiphon.agents.call_results import Handoff
 from antiphon.agents.declaration import Declaration
+from antiphon.agents.handoff_tool import OfferedTeams
 from antiphon.agents.history import History
 from antiphon.agents.loop import TurnResult, drive, take_turn
 from antiphon.agents.progress import Progress
 from antiphon.agents.steps import StepError
-from antiphon.agents.team import format_member_path, parse_member_path
+from antiphon.agents.team import Team, format_member_path, parse_member_path
 from antiphon.core.envelope import Envelope, Json, add_seconds, match_name
 from antiphon.core.errors import Denied, StoreError, TooLarge
 from antiphon.core.event_data import check_event, data_of
-from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CONTEXT_SET, EV_PACKET, EV_TEXT, ContextSet, Routing
+from antiphon.core.events import (
+    EV_CHANNEL_CLOSED,
+    EV_CONTEXT_SET,
+    EV_PACKET,
+    EV_TEXT,
+    SPEECH_TYPES,
+    ContextSet,
+    Routing,
+)
 from antiphon.core.state import State, Turn
 from antiphon.core.step import hub_draft, pending_turns
 from antiphon.core.text import describe_error
@@ -64,6 +73,7 @@ class TurnHandler:
         self.forget = self._histories.forget
         self._gate = SuspectGate(_LoadedOwedWork(environment))
         self._tracing = TurnTracer()
+        self._teams = OfferedTeams()
 
     async def __call__(self, attempt: Attempt) -> None:
         """Run a turn, if it is still owed and no live process has claimed it."""
@@ -111,13 +121,21 @@ class TurnHandler:
                 return
             workflow = live.ruleset.traits.ends_in == "packet"
             with LOOP_WATCH.watching(), self._tracing.turn(live.state, turn, workflow=workflow) as trace:
+                team, progressed = self._team_in(live, agent), gated.clear
                 run = TurnRun(
-                    self._environment, self.timers, self._histories, attempt, live, turn, agent, trace, gated.clear
+                    self._environment, self.timers, self._histories, attempt, live, turn, agent, trace, team, progressed
                 )
                 await self._run(TurnJournal(run))
         finally:
             gated.leave()
             attempt.waits_for_tasks = waits_for_nothing  # it refers to the run, which refers back: a cycle to collect
+
+    def _team_in(self, live: LiveChannel, agent: Declaration) -> Team:
+        """The agent's team, with the tool for handoffs where conversations can be handed over."""
+        handoffs = live.ruleset.traits.handoffs
+        if handoffs is None:
+            return agent.team
+        return self._teams.offering(agent.team, handoffs.targets(live.state, agent.name))
 
     async def _run(self, journal: TurnJournal) -> None:
         """Take the turn to its end, and record how an attempt ends that has no answer.
@@ -157,9 +175,9 @@ class TurnHandler:
         try:
             if run.turn.epoch:
                 await journal.claim()  # before the journal is read: behind the claim no earlier owner writes
-            said = await self._drive(journal)
+            ending = await self._screened(run, _ending(run, await self._drive(journal)))
             run.attempt.ending = True
-            await journal.end(_ending(run, said))
+            await journal.end(ending)
         except TurnFailedError as failing:
             return failing.failure
         except Denied as denied:
@@ -185,10 +203,20 @@ class TurnHandler:
         history = await run.read_history(view.named)
         progress = _initial_progress(run, history)
         active = (agent.name, *progress.last_active)
-        if progress.last_active and active not in agent.team.members:
+        if progress.last_active and active not in run.team.members:
             journal.warn("active_agent_gone", active, ACTIVE_AGENT_GONE.format(agent.name))
-        steps = take_turn(agent.team, progress, _turn_date(run, history))
+        steps = take_turn(run.team, progress, _turn_date(run, history))
         return await drive(steps, EffectHandler(journal, view).handle)
+
+    async def _screened(self, run: TurnRun, ending: TurnEnding) -> TurnEnding:
+        """The ending as hooks leave it, which may take some time, and wait for other turns."""
+        environment = self._environment
+        environment.limit.release_slot(run.attempt.job.job_id)
+        said = [
+            await environment.screen_answer(run.live, each) if each.event_type in SPEECH_TYPES else each
+            for each in ending.said
+        ]
+        return TurnEnding(tuple(said), ending.close)
 
     async def _drop_turn(self, journal: TurnJournal, why: str) -> None:
         """Another owner has the turn. That one may die as well, so the turn is looked at again."""
@@ -229,7 +257,7 @@ def _ending(run: TurnRun, said: TurnResult) -> TurnEnding:
     """The envelopes a turn ends with."""
     live, turn, agent = run.live, run.turn, run.agent
     audience = _answer_audience(live.state, turn, said, chosen=run.audience)
-    known = len(agent.team.members) > 1 or agent.name in live.state.active  # a team that is gone is forgotten
+    known = len(run.team.members) > 1 or agent.name in live.state.active  # a team that is gone is forgotten
     who = format_member_path((agent.name, *said.path)) if known else ""
     packets = run.ends_in_packet
     drafts = (
@@ -290,6 +318,9 @@ def _packet_drafts(
         target=handoff.target or None,
         reason=handoff.reason,
         summary=handoff.summary,
+        phase=handoff.phase,
+        escalation=handoff.escalation,
+        briefing=handoff.briefing,
         finish=said.finish,
         stopped=said.stopped,
     )
@@ -303,7 +334,7 @@ def _packet_drafts(
 def _initial_progress(run: TurnRun, history: History) -> Progress:
     """How a turn begins: who is asked, what a person said that is to be answered, and who answered last."""
     name = run.turn.speaker
-    heard = history.last_user_text(run.turn.sequence, run.people)
+    heard = history.last_user_text(run.turn.shown_until, run.people)
     return Progress((name,), heard, parse_member_path(run.live.state.active.get(name, ""))[1:])
 
 

@@ -18,6 +18,7 @@ from typing import ClassVar
 import msgspec
 
 from antiphon.core.envelope import NEVER, OPERATORS, Envelope, Instant, Json, add_seconds, match_name, spelling_advice
+from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import Deny, event_of
 from antiphon.core.events import (
     ASIDE_FIELD,
@@ -30,6 +31,7 @@ from antiphon.core.events import (
     ContextSet,
     ExpectationViolated,
     Packet,
+    Text,
 )
 from antiphon.core.guard import ALLOW, LATER, Change, Deadline, Verdict
 from antiphon.core.ruleset import Expectation
@@ -110,10 +112,14 @@ class ContextWriters(msgspec.Struct, frozen=True):
     def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
         match event_of(draft):
             case (ContextSet() as updates) | Packet(context_updates=updates):
-                writer = draft.sender_id
-                for key in (*updates.set, *updates.delete):
-                    if key in self.allowed and writer not in self.allowed[key]:
-                        return Deny("not_a_writer", f"{writer!r} may not write the context variable {key!r}")
+                keys = (*updates.set, *updates.delete)
+            case Text(set=values):
+                keys = tuple(values or ())
+            case _:
+                return ALLOW
+        for key in keys:
+            if key in self.allowed and draft.sender_id not in self.allowed[key]:
+                return Deny("not_a_writer", f"{draft.sender_id!r} may not write the context variable {key!r}")
         return ALLOW
 
 
@@ -154,6 +160,26 @@ class HandoffLimit(msgspec.Struct, frozen=True):
         if (state.stays if target == speaker else state.hops) >= self.most:
             return f"hop_limit:{self.most}"
         return None
+
+
+def hop_limit_in(knobs: Json) -> int:
+    """The handoff limit from the knob `guards`, which takes no other entry yet; `RulesInvalid` for anything else."""
+    entries = knobs.get("guards")
+    if not entries and (entries is None or isinstance(entries, list)):
+        return DEFAULT_HOP_LIMIT
+    if not isinstance(entries, list):
+        raise RulesInvalid(f"guards is {describe(entries)}; give a list of guards")
+    entry = entries[0]
+    known = isinstance(entry, dict) and entry.get("name") == HandoffLimit.name and entry.keys() <= {"name", "most"}
+    if not isinstance(entry, dict) or not known:
+        wanted = f"{{'name': {HandoffLimit.name!r}, 'most': {DEFAULT_HOP_LIMIT}}}"
+        raise RulesInvalid(f"no guard is called {describe(entry)}; there is: {wanted}")
+    if len(entries) > 1:
+        raise RulesInvalid(f"guards names {HandoffLimit.name!r} twice; name it once")
+    given = entry.get("most", DEFAULT_HOP_LIMIT)
+    if type(given) is not int or given < 0:
+        raise RulesInvalid(f"most of {HandoffLimit.name} is {describe(given)}; give a number of handoffs, 0 or more")
+    return given
 
 
 def _rewrite_target(draft: Envelope, target: str, told: Json) -> Envelope:

@@ -24,8 +24,8 @@ import msgspec
 from antiphon.core.codec import same_json
 from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json, Priority
 from antiphon.core.errors import AntiphonError, Denied
-from antiphon.core.event_data import Deny, check_event_data
-from antiphon.core.events import ASIDE_FIELD, EV_RULE_FAILED, JOURNAL_TYPES
+from antiphon.core.event_data import Deny, check_event_data, original_digest
+from antiphon.core.events import ASIDE_FIELD, EV_RULE_FAILED, JOURNAL_TYPES, ORIGINAL_FIELD, SPEECH_TYPES
 from antiphon.core.guard import Later
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.step import Admitted, record
@@ -101,11 +101,19 @@ def first_or_conflict(draft: Envelope, first: Envelope) -> Envelope | Deny:
     equal = (
         draft.sender_id == first.sender_id
         and draft.event_type == first.event_type
-        and same_json(draft.event_data, _without_hub_marks(draft.event_data, first.event_data))
+        and _is_same_content(draft, _without_hub_marks(draft.event_data, first.event_data))
         and draft.audience == first.audience
         and draft.causation_id == first.causation_id
     )
     return first if equal else Deny("conflict", "this message_id was used before with other content")
+
+
+def _is_same_content(draft: Envelope, recorded: Json) -> bool:
+    """Whether the sender asked to record the same, also if a hook has rewritten it."""
+    asked = draft.event_data
+    if draft.event_type in SPEECH_TYPES and (ORIGINAL_FIELD in recorded or ORIGINAL_FIELD in asked):
+        return original_digest(asked) == original_digest(recorded)
+    return same_json(asked, recorded)
 
 
 def _without_hub_marks(asked: Json, recorded: Json) -> Json:

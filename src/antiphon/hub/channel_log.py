@@ -62,6 +62,9 @@ class ChannelDeps(msgspec.Struct, frozen=True):
     """Called when a log cannot be trusted any more."""
     on_turns_changed: Callable[[str], None]
     """Called after the append when the turns that a channel is owed have changed. It must not block."""
+    on_recorded: list[Callable[[str, list[Envelope]], None]] = []
+    """Called after each append with what it recorded; empty while there are no hooks and no transports. They must not
+    block."""
 
 
 class ChannelLog:
@@ -106,6 +109,8 @@ class ChannelLog:
             before = self._replace_fold(fold, deadline)
             self._publish(batch, before)
             self._notify_turns_changed(before)
+        for tell in self.deps.on_recorded:
+            tell(self.state.channel_id, batch)
         return True
 
     async def _append(self, batch: list[Envelope], due: Instant) -> bool:

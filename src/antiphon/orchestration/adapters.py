@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.core.envelope import Envelope, Json, visible_to
 from antiphon.core.event_data import data_of, event_of
 from antiphon.core.events import EV_CHANNEL_OPENED, EV_PACKET, FailedTurn, Packet, Routing
-from antiphon.core.ruleset import REACTS_BY_DEFAULT, Adapter, AdapterTraits, Expectation, Seats, TurnEnd
+from antiphon.core.ruleset import NO_TRAITS, REACTS_BY_DEFAULT, Adapter, AdapterTraits, Expectation, Seats, TurnEnd
 from antiphon.core.state import WAIT, Assign, Close, Decision, State, Wait
 from antiphon.core.views import view_by_size
 
@@ -89,6 +89,9 @@ def traits_of(adapter: Adapter) -> AdapterTraits:
         getattr(adapter, "reacts", REACTS_BY_DEFAULT),
         getattr(adapter, "routing_tools", None),
         getattr(adapter, "view", view_by_size),
+        getattr(adapter, "threaded", False),
+        getattr(adapter, "handoffs", None),
+        getattr(adapter, "promised", NO_TRAITS.promised),
         getattr(adapter, "recover", recover),
     )
 

@@ -24,7 +24,6 @@ from antiphon.core.registry import accepts_arguments
 from antiphon.core.ruleset import Adapter, Expectation, Ruleset, Seats, TurnEnd
 from antiphon.core.text import describe, describe_error, explain_decode_error
 from antiphon.guards.standard_guards import (
-    DEFAULT_HOP_LIMIT,
     EXPECTATION_CLOCKS,
     EXPECTATION_HANDLERS,
     ContextWriters,
@@ -33,6 +32,7 @@ from antiphon.guards.standard_guards import (
     Membership,
     TimeToLive,
     TurnOrder,
+    hop_limit_in,
 )
 from antiphon.orchestration.adapters import (
     ACKS_WITHIN,
@@ -196,7 +196,10 @@ BUILT_IN_ADAPTERS: dict[str, type[Adapter]] = {
     "consulting": Consulting,
     "discussion": Discussion,
 }
-LAZY_ADAPTERS = {"workflow": ("antiphon.orchestration.workflow", "Workflow")}
+LAZY_ADAPTERS = {
+    "routed": ("antiphon.orchestration.routed", "Routed"),
+    "workflow": ("antiphon.orchestration.workflow", "Workflow"),
+}
 """Built-in adapters that are loaded when a channel of theirs is."""
 SYSTEM_TYPES = frozenset({"system", "quarantine", ERASED})
 """Types that cannot be opened: the hub's own channels, and channels that can only be read."""
@@ -247,12 +250,12 @@ def ruleset_for(channel_type: str, knobs: Json) -> Ruleset:
         return make_ruleset(SystemAdapter(knobs), [Membership()])
     kind = find_adapter(channel_type)
     _check_knob_names(kind, knobs)
-    hop_limit = _hop_limit_in_guards(knobs)
+    hop_limit = hop_limit_in(knobs)
     guards: list[Guard] = [Membership()]
     interjectors = frozenset(_name_list("interjectors", knobs.get("interjectors")))
     if kind.ordered:
         guards.append(TurnOrder(interjectors))
-    if ends_in(kind) == "packet":
+    if ends_in(kind) == "packet" and not hasattr(kind, "judge"):
         guards.append(HandoffLimit(hop_limit))
     writers = _writers_by_key(knobs)
     if writers:
@@ -280,24 +283,6 @@ def _check_knob_names(kind: type[Adapter], knobs: Json) -> None:
     tier = knobs.get("tier")
     if tier is not None and tier not in TIERS:
         raise RulesInvalid(f"no tier is called {describe(tier)}; there are: {', '.join(TIERS)}")
-
-
-def _hop_limit_in_guards(knobs: Json) -> int:
-    """The handoff limit from the knob `guards`, which takes no other entry yet; `RulesInvalid` for anything else."""
-    entries = _check_list("guards", knobs.get("guards"), of="guards")
-    if not entries:
-        return DEFAULT_HOP_LIMIT
-    entry = entries[0]
-    known = isinstance(entry, dict) and entry.get("name") == HandoffLimit.name and entry.keys() <= {"name", "most"}
-    if not isinstance(entry, dict) or not known:
-        wanted = f"{{'name': {HandoffLimit.name!r}, 'most': {DEFAULT_HOP_LIMIT}}}"
-        raise RulesInvalid(f"no guard is called {describe(entry)}; there is: {wanted}")
-    if len(entries) > 1:
-        raise RulesInvalid(f"guards names {HandoffLimit.name!r} twice; name it once")
-    given = entry.get("most", DEFAULT_HOP_LIMIT)
-    if type(given) is not int or given < 0:
-        raise RulesInvalid(f"most of {HandoffLimit.name} is {describe(given)}; give a number of handoffs, 0 or more")
-    return given
 
 
 def _writers_by_key(knobs: Json) -> dict[str, frozenset[str]]:

@@ -18,18 +18,21 @@ import msgspec
 from antiphon.core.codec import digest_of
 from antiphon.core.envelope import CHANNEL_ID_PATTERN, HUB, Envelope, Instant, Json
 from antiphon.core.errors import Denied, LogCorrupt, RulesInvalid, UnknownApproval, UnknownChannel, UsageError
-from antiphon.core.event_data import event_of
+from antiphon.core.event_data import Deny, check_draft, event_of
 from antiphon.core.evolve import evolve
 from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, CallDoubted, CallStarted, TurnSuspended
 from antiphon.core.state import State, Turn
 from antiphon.core.text import describe
+from antiphon.core.turns import owed_turn
 from antiphon.runtime.arguments import check_text_argument
 from antiphon.runtime.core import HubCore
+from antiphon.runtime.hook_calls import spoken_text
 from antiphon.runtime.turn_control import (
     APPROVAL_DECISIONS,
     SUSPENDED_TURN,
     RecordDecision,
     WaitingItem,
+    answer_for_agent,
     approval_id_of,
     decision_id_of,
 )
@@ -240,13 +243,30 @@ async def _record_decision(
         advice = "look at hub.approvals() again, and decide on what waits now"
         raise Denied("stale_decision", channel_id, f"the digest is not that of {approval_id!r}; {advice}")
     decided = ApprovalDecided(waiting.approval_id, choice.decision, by, choice.reason, found.digest)
+    text = choice.text or ""
+    if text and waiting.index is None:
+        text = await _screened_text(core, waiting, text, by=by)
     try:
-        await waiting.live.submit(RecordDecision(waiting, decided, choice.text or "", core.new_id))
+        await waiting.live.submit(RecordDecision(waiting, decided, text, core.new_id))
     except Denied as denied:
         if denied.reason != "decided":
             raise
         raise await _decision_refusal(core, waiting) from None
     return decided
+
+
+async def _screened_text(core: HubCore, waiting: WaitingItem, text: str, *, by: str) -> str:
+    """What a person answers for an agent, as hooks leave it; `Denied` if they refuse it."""
+    live, turn = waiting.live, owed_turn(waiting.live.state, waiting.turn_id)
+    if turn is None:
+        return text
+    draft = answer_for_agent(live.ruleset, live.state, turn, text=text, by=by)
+    if check_draft(draft) is not None or not core.hooks.screens(live, draft):
+        return text
+    screened = await core.hooks.screen(live, draft)
+    if isinstance(screened, Deny):
+        raise Denied(screened.reason, live.state.channel_id, screened.detail)
+    return spoken_text(screened)
 
 
 async def _current_approval(waiting: WaitingItem) -> Approval | None:

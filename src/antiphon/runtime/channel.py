@@ -9,7 +9,7 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from antiphon.agents.call_results import Finish, Handoff
-from antiphon.core.envelope import Envelope, Json, Priority, derived_id
+from antiphon.core.envelope import Envelope, Json, Priority, derived_id, spelling_advice
 from antiphon.core.errors import UsageError, WaitTimeout
 from antiphon.core.event_data import data_of
 from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, Routing
@@ -19,6 +19,7 @@ from antiphon.core.text import describe
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.arguments import check_encodable, check_option_names, check_text_argument, private_copy
 from antiphon.runtime.channel_lifecycle import fork_channel
+from antiphon.runtime.conversations import ROUTED, release_conversation
 from antiphon.runtime.core import HubCore
 from antiphon.runtime.turn_control import call_result_of, cancel_owed_turns, settle_call
 
@@ -26,6 +27,10 @@ SILENT_STATUSES = (*sorted(ENDED_STATUSES), "quarantined")
 """The statuses in which nothing more is said."""
 MAX_MESSAGE_ID_CHARS = 200
 MAX_CLOSE_REASON_CHARS = 200
+MESSAGE_FIELDS = ("transport", "source", "intent", "addressed_to")
+MESSAGE_OPTIONS = frozenset({*MESSAGE_FIELDS, "set"})
+"""The options that are recorded with the words."""
+MAX_MESSAGE_FIELD_CHARS = 200
 
 
 class SendOptions(TypedDict, total=False):
@@ -38,6 +43,16 @@ class SendOptions(TypedDict, total=False):
     priority: Priority
     message_id: str | None
     """Makes the call repeatable: the same id with the same content returns the first envelope."""
+    set: Json | None
+    """Context variables that are written with the words."""
+    transport: str | None
+    """The transport by which the words came: web, sms, email … One that is registered carries the replies, too."""
+    source: str | None
+    """Where they came from by this transport: a phone number, an address."""
+    intent: str | None
+    """What they are about, as rules of a router see it."""
+    addressed_to: str | None
+    """The participant of a routed channel that is to answer, whatever its router says."""
 
 
 class Channel(msgspec.Struct, eq=False, weakref=True):
@@ -48,6 +63,8 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
     _speaker: str
     _may_run: bool = True
     """Whether what is said through it may give an agent a turn."""
+
+    release = release_conversation
 
     __injected__ = "channel"
     """A tool's parameter of this type is given the channel of the turn."""
@@ -67,10 +84,19 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
 
     async def send(self, text: str, **options: Unpack[SendOptions]) -> Envelope:
         """Say something. Returns the recorded envelope once the store has it; `Denied` if it may not be said."""
-        return await self._say(EV_TEXT, {"text": text}, options)
+        data: Json = {"text": text}
+        if options and not MESSAGE_OPTIONS.isdisjoint(options):
+            data = self._message_data(text, options)
+            name = options.get("transport")
+            if name is not None and self._core.transports.sends(name):
+                await self._core.transports.connect(self._live, name)
+        return await self._say(EV_TEXT, data, options)
 
     async def post(self, event_type: str, data: Json, **options: Unpack[SendOptions]) -> Envelope:
         """Record an event of any type that has a namespace of its own."""
+        misplaced = sorted(MESSAGE_OPTIONS.intersection(options))
+        if misplaced:
+            raise UsageError(f"{misplaced[0]} belongs to send; with post, put it into the data")
         return await self._say(event_type, private_copy(data), options)
 
     async def set_context(self, **values: object) -> Envelope:
@@ -133,6 +159,32 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
         if options:
             draft = self._with_options(draft, options)
         return await self._core.admit(live, draft, may_run=self._may_run)
+
+    def _message_data(self, text: str, options: SendOptions) -> Json:
+        """The words with what is said about them."""
+        data: Json = {"text": text}
+        for name in MESSAGE_FIELDS:
+            given: object = options.get(name)
+            if given is not None:
+                advice = f"a text of 1 to {MAX_MESSAGE_FIELD_CHARS} characters, or None"
+                data[name] = check_text_argument(given, name, advice, least=1, most=MAX_MESSAGE_FIELD_CHARS)
+        wanted = options.get("addressed_to")
+        if wanted is not None:
+            self._check_address(wanted)
+        values: object = options.get("set")
+        if values is not None:
+            if not isinstance(values, dict):
+                raise UsageError(f"set is {describe(values)}; give a dict of context variables, or None")
+            data["set"] = private_copy(values)
+        return data
+
+    def _check_address(self, name: str) -> None:
+        state = self._live.state
+        if state.type != ROUTED:
+            raise UsageError(f"addressed_to belongs to routed channels; this one is of type {state.type!r}")
+        if name not in state.participants:
+            advice = spelling_advice(name, state.participants) or f"there are: {', '.join(state.participants)}"
+            raise UsageError(f"addressed_to is {describe(name)}, who is not in this channel; {advice}")
 
     def _with_options(self, draft: Envelope, options: SendOptions) -> Envelope:
         check_option_names(options, SendOptions.__optional_keys__)

@@ -33,11 +33,13 @@ from antiphon.core.creation import (
 )
 from antiphon.core.envelope import Envelope, IdSource, Instant, Json, derived_id
 from antiphon.core.errors import Denied, RulesInvalid, UnknownChannel, UsageError
-from antiphon.core.event_data import Deny, check_draft, check_event_data, data_of, event_of
+from antiphon.core.event_data import Deny, check_draft, check_event_data, data_of, event_of, original_digest
 from antiphon.core.events import (
     EV_CHANNEL_CREATED,
     EV_CHANNEL_OPENED,
+    EV_CHANNEL_PREPARED,
     EV_TASK_STARTED,
+    ORIGINAL_FIELD,
     ChannelCreated,
     ChannelForked,
     TaskStarted,
@@ -49,6 +51,7 @@ from antiphon.core.text import describe, describe_error
 from antiphon.hub.live import LiveChannel
 from antiphon.orchestration.catalogue import is_checked_at_opening, ruleset_for
 from antiphon.runtime.arguments import check_text_argument
+from antiphon.runtime.conversations import without_defaults
 from antiphon.runtime.core import HubCore, denial_of_turns
 from antiphon.runtime.invitations import send_invitations
 from antiphon.store.paging import all_envelopes, log_page_reader
@@ -81,9 +84,13 @@ async def open_or_find_channel(
         first = replace(first, envelope_id="")
 
     async def make() -> LiveChannel:
+        knobs = core.conversation_defaults.complete(created.type, created.knobs)
+        full = created if knobs is created.knobs else msgspec.structs.replace(created, knobs=knobs)
         if not may_run:
-            await _check_no_turn_given(core, created, first)
-        return await create_channel(core, created, channel_id, first=first)
+            await _check_no_turn_given(core, full, first)
+        if first is None:
+            return await create_channel(core, full, channel_id)
+        return await create_with_first_words(core, full, channel_id, first=first, repeatable=key is not None)
 
     if key is None:
         live = await make()
@@ -101,6 +108,23 @@ async def open_or_find_channel(
     return live
 
 
+async def create_with_first_words(
+    core: HubCore, created: ChannelCreated, channel_id: str, *, first: Envelope, repeatable: bool
+) -> LiveChannel:
+    """Make a channel with its first words as hooks leave them; `Denied` if they are refused.
+
+    With `repeatable`, what was given is recognised when it is given again, also if a hook has rewritten it.
+    """
+
+    async def open_with(words: Envelope) -> LiveChannel:
+        return await create_channel(core, created, channel_id, first=words)
+
+    made = await core.hooks.open_screened(channel_id, first, open_with, repeatable=repeatable)
+    if isinstance(made, Deny):
+        raise await core.audit.refusal(Denied(made.reason, channel_id, made.detail), first)
+    return made
+
+
 async def create_channel(
     core: HubCore,
     created: ChannelCreated,
@@ -116,7 +140,8 @@ async def create_channel(
     """
     ruleset = await _checked_ruleset(core, created)
     core.check_open()  # it may have been closed meanwhile
-    for draft in before if first is None else (*before, first):
+    unchecked = first is not None and ORIGINAL_FIELD not in first.event_data  # what a hook rewrote is checked
+    for draft in (*before, first) if first is not None and unchecked else before:
         denial = check_draft(draft) if draft is first else check_event_data(draft)
         if denial is not None:
             raise await core.audit.refusal(Denied(denial.reason, channel_id, denial.detail), draft)
@@ -210,15 +235,29 @@ async def _find_difference(
     recorded = event_of((await live.read(0))[0])
     before: Json = data_of(recorded) if isinstance(recorded, ChannelCreated) else {}
     wanted = data_of(created)
+    if isinstance(recorded, ChannelCreated):
+        before["knobs"] = without_defaults(created.type, recorded.knobs, created.knobs)
     field = next((name for name in wanted if not same_json(wanted[name], before.get(name))), None)
     if field is not None:
         return OPEN_FIELD_NAMES.get(field, field)
     if first is None:
         return None
-    text = first.event_data["text"]
     found = (await core.store.find(live.state.channel_id, [first.envelope_id])).get(first.envelope_id)
-    said = live.state.prepared if found is None else found.event_data.get("text")
-    return None if said == text else "say"
+    said: Json = {"text": live.state.prepared} if found is None else found.event_data
+    if ORIGINAL_FIELD not in said and said.get("text") == first.event_data["text"]:
+        return None
+    rewritten = said if ORIGINAL_FIELD in said else await _prepared_words(live)
+    return None if original_digest(rewritten) == original_digest(first.event_data) else "say"
+
+
+async def _prepared_words(live: LiveChannel) -> Json:
+    """The first words as they were prepared; empty if no guest had yet to accept."""
+    async for each in all_envelopes(live.read):
+        if each.event_type == EV_CHANNEL_PREPARED:
+            return each.event_data
+        if each.event_type == EV_CHANNEL_OPENED:
+            break
+    return {}
 
 
 async def _was_open(live: LiveChannel) -> bool:

@@ -41,7 +41,10 @@ from antiphon.hub.live import Channels, LiveChannel
 from antiphon.hub.system_channels import AUDIT_CHANNEL, Audit, Directory
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.catalogue import ruleset_for
+from antiphon.runtime.conversations import ConversationDefaults
 from antiphon.runtime.dispatch import Dispatch
+from antiphon.runtime.hook_calls import Hooks
+from antiphon.runtime.outbox import Transports
 from antiphon.store.protocol import Store
 
 logger = logging.getLogger("antiphon.hub")
@@ -68,6 +71,8 @@ class AdmitDraft(msgspec.Struct):
         self.deferred = self.deferred or isinstance(outcome, Later)
         if self.may_run or not isinstance(outcome, Admitted):
             return outcome
+        if ruleset.promised_turns(outcome.fold) > ruleset.promised_turns(fold):
+            return Deny("wrong_scope", "an agent would answer this later; the key also needs the scope 'invoke'")
         return denial_of_turns(fold.state, outcome.fold.state) or outcome
 
 
@@ -124,6 +129,10 @@ class HubCore:
             on_turns_changed=self._on_turns_changed,
         )
         self.channels = Channels(deps)
+        self.closing = asyncio.Event()
+        self.hooks = Hooks(self.channels, clock, self.new_id, spawn=self.spawn, closing=self.closing)
+        self.conversation_defaults = ConversationDefaults()
+        self.transports = Transports(self)
         self.ruleset_check_lock = asyncio.Lock()
         self.directory, self.audit = Directory(self.channels), Audit(self.channels, clock)
         self.system_folds: dict[str, object] = {}
@@ -138,7 +147,6 @@ class HubCore:
         self.continuity.is_unattended = self.dispatch.is_unattended
         self.names_by_lower: dict[str, str] = {}
         """The participants registered here, and those about to be: the name in lower case to the name."""
-        self.closing = asyncio.Event()
         self.acceptors: dict[str, Accept | None] = {}
         """The participants registered in this hub, and how they decide on invitations; None accepts all."""
         self.pending_invitations: set[str] = set()
@@ -181,6 +189,7 @@ class HubCore:
                 self.store.tenant,
                 self._limit,
                 self.definitions,
+                self.hooks.screen_answer,
             )
             turns = TurnHandler(environment)
             self.forget = turns.forget
@@ -219,12 +228,13 @@ class HubCore:
         self.clear_channels.discard(channel_id)
         self.dispatch.turns_changed(channel_id)
 
-    def spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         """Run something until it ends or the hub closes. What it raises is logged."""
         task = asyncio.create_task(self._log_errors(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # of a task that was cancelled before it began
+        return task
 
     async def _log_errors(self, work: Coroutine[None, None, None], name: str) -> None:
         try:
@@ -272,11 +282,23 @@ class HubCore:
             denial = await self._causation_denial(live, draft, draft.causation_id)
         if denial is not None:
             raise await self.audit.refusal(Denied(denial.reason, channel_id, denial.detail), draft)
+        if not self.hooks.screens(live, draft):
+            return await self._submit(live, draft, may_run=may_run)
+        # A repeated send waits for the first one: hooks are asked about a message once.
+        async with self.locks.setdefault(f"{channel_id} {draft.envelope_id or self.new_id()}", asyncio.Lock()):
+            self.check_open()
+            screened = await self.hooks.screen(live, draft)
+            if isinstance(screened, Deny):
+                raise await self.audit.refusal(Denied(screened.reason, channel_id, screened.detail), draft)
+            return await self._submit(live, screened, may_run=may_run)
+
+    async def _submit(self, live: LiveChannel, draft: Envelope, *, may_run: bool) -> Envelope:
+        """Record a checked draft, or raise `Denied` and note the refusal."""
         must_wait = _must_wait_for_turn(live, draft)
         try:
             plan = AdmitDraft(draft, self.new_id, may_run)
             work = live.submit(plan, draft.priority, draft if draft.envelope_id else None)
-            envelope = await (wait_for_others(work, channel_id) if must_wait else work)
+            envelope = await (wait_for_others(work, live.state.channel_id) if must_wait else work)
         except Denied as denied:
             raise await self.audit.refusal(denied, draft) from None
         assert envelope is not None, "an admitted draft is recorded"
@@ -308,7 +330,9 @@ class HubCore:
                 await wait_for_others(self.feed.growth(grown), live.state.channel_id)
 
     async def _check_due(self, channel_id: str) -> None:
-        await (await self.channels.get(channel_id)).record_due()
+        live = await self.channels.get(channel_id)
+        await live.record_due()
+        self.transports.look_at(live)
 
     def _on_clock_set(self, seconds: float) -> None:
         self.channels.clock_set(seconds)

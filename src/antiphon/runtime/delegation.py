@@ -23,7 +23,7 @@ from antiphon.agents.loop import TURN_STOP_REASONS
 from antiphon.agents.turn_channel import AgentReply, DelegatedTask, DelegationReport
 from antiphon.core.envelope import Envelope, Json, add_seconds, derived_id
 from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable, TurnFailed, UnknownChannel, UsageError
-from antiphon.core.event_data import data_of
+from antiphon.core.event_data import data_of, original_digest
 from antiphon.core.events import (
     EV_TASK_COMPLETED,
     EV_TASK_EXPIRED,
@@ -43,7 +43,7 @@ from antiphon.core.turns import owed_turn
 from antiphon.hub.admission import RecordDraft
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.arguments import check_ttl
-from antiphon.runtime.channel_lifecycle import TASK_KNOB, create_channel, task_origin
+from antiphon.runtime.channel_lifecycle import TASK_KNOB, create_with_first_words, task_origin
 from antiphon.runtime.core import HubCore
 from antiphon.runtime.participant import ensure_agent_registered
 from antiphon.runtime.subscriptions import tail_pages
@@ -180,8 +180,12 @@ class DelegatedTasks:
         report = _TaskReport(core, parent, given)
         until = add_seconds(core.clock.now(), task.ttl or DEFAULT_TASK_SECONDS)
         await report.write_once(EV_TASK_STARTED, {"until": until})
-        child = await self._child_channel(task, depth)
-        if await _task_text(child) != task.text:
+        try:
+            child = await self._child_channel(task, depth)
+        except Denied as denied:
+            await self._drop_task(given, denied.reason)
+            raise
+        if original_digest(await _task_words(child)) != original_digest({"text": task.text}):
             await self._drop_task(given, "conflict")
             raise UsageError(f"this task for {task.agent.name!r} was given in other words before; give it anew")
         final, turn_events = await self._finish_task(child, report)
@@ -241,7 +245,7 @@ class DelegatedTasks:
             seats = [Seat(task.by, kind), Seat(task.agent.name, "agent")]
             created = ChannelCreated("consulting", task.by, seats, knobs, ordered=True, ttl=check_ttl(task.ttl))
             first = Envelope(sender_id=task.by, event_type=EV_TEXT, event_data={"text": task.text})
-            return await create_channel(core, created, task.task_id, first=first)
+            return await create_with_first_words(core, created, task.task_id, first=first, repeatable=True)
 
     async def _follow_task(self, child: LiveChannel, report: _TaskReport, turn_events: TurnEvents) -> FinalStateEvent:
         async with aclosing(_task_events(self._core, child, turn_events, asker=report.given.by)) as events:
@@ -338,6 +342,6 @@ def _page_events(
             yield envelope, event
 
 
-async def _task_text(child: LiveChannel) -> object:
-    """What is to be done in the channel of a task."""
-    return next(each.event_data["text"] for each in await child.read(0) if each.event_type == EV_TEXT)
+async def _task_words(child: LiveChannel) -> Json:
+    """What is to be done in the channel of a task, as data."""
+    return next(each.event_data for each in await child.read(0) if each.event_type == EV_TEXT)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from dataclasses import replace
 from types import TracebackType
-from typing import cast, get_args
+from typing import Protocol, TypeVar, Unpack, cast, get_args, runtime_checkable
 
 import msgspec
 
 from antiphon.agents.declaration import Declaration
-from antiphon.core.envelope import HUB, Envelope, check_name
+from antiphon.core.envelope import HUB, Envelope, Json, check_name
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.state import ChannelStatus
 from antiphon.core.text import describe
@@ -24,12 +24,16 @@ from antiphon.runtime.channel import EnvelopeBuilder
 from antiphon.runtime.channel_lifecycle import Erasure, erase_channel
 from antiphon.runtime.core import Accept, HubCore
 from antiphon.runtime.delegation import DelegatedTasks
+from antiphon.runtime.hooks import HookExecution, HookOptions, HookTrigger
+from antiphon.runtime.outbox import TransportOptions
 from antiphon.runtime.participant import Participant, register_participant
 from antiphon.runtime.subscriptions import follow_channel, follow_signals
 from antiphon.store.paging import all_channel_rows, all_envelopes, log_page_reader
 from antiphon.store.protocol import ChannelRow, Store
 from antiphon.store.records import SYSTEM_CHANNEL_PREFIX
 from antiphon.store.urls import open_store
+
+F = TypeVar("F")
 
 CHANNEL_STATUSES: tuple[str, ...] = get_args(ChannelStatus)
 
@@ -79,6 +83,53 @@ async def erase(hub: Hub, channel_id: str, *, by: str = HUB) -> Erasure:
     return await erase_channel(hub.core, channel_id, by=by)
 
 
+@runtime_checkable
+class _RouterLike(Protocol):
+    def to_dict(self) -> Json: ...
+
+
+def hook(
+    hub: Hub,
+    trigger: HookTrigger,
+    *,
+    execution: HookExecution = HookExecution.ASYNC,
+    priority: int = 0,
+    required: bool = False,
+    timeout: float | None = None,
+) -> Callable[[F], F]:
+    """A decorator that has a function called with a `HookEvent` whenever the trigger fires in this hub.
+
+    Lower priorities run first. `timeout` is in seconds: 5 for `BEFORE_BROADCAST`, else 30, if not given. `required`
+    blocks what a `BEFORE_BROADCAST` hook fails over. `router.as_hook()` in place of a function sets the router of
+    routed channels that bring none.
+    """
+    core = hub.core
+    core.check_open()
+    options = HookOptions(trigger, execution, priority, required, timeout)
+    options.check()
+
+    def register(function: F) -> F:
+        router = getattr(function, "router", None)
+        if isinstance(router, _RouterLike):
+            if trigger is not HookTrigger.BEFORE_BROADCAST:
+                raise UsageError(f"a router cannot be a hook for {trigger.name}; use HookTrigger.BEFORE_BROADCAST")
+            core.conversation_defaults.router = router.to_dict()
+        else:
+            core.hooks.add(options.registered(function))
+        return function
+
+    return register
+
+
+def transport(hub: Hub, name: str, **options: Unpack[TransportOptions]) -> None:
+    """Register a transport by which messages come in and replies of routed channels leave.
+
+    `send` is an async function of an `OutboundReply`; `receive` gives an iterator of `InboundMessage`; `channel` opens
+    or finds the channel of a message; `inbound` reads what comes to the server's endpoint. See `TransportOptions`.
+    """
+    hub.core.transports.register(name, options)
+
+
 class Hub(msgspec.Struct, eq=False, weakref=True):
     """Registers participants, opens channels, and lets nothing acknowledged be lost."""
 
@@ -87,6 +138,8 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
 
     __repr__ = _hub_repr
     erase = erase
+    hook = hook
+    transport = transport
 
     @classmethod
     def open(

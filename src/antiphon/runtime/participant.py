@@ -150,12 +150,16 @@ def _check_names_once(names: Sequence[str]) -> None:
         raise UsageError(f"target names {repeated!r} twice; name everybody once")
 
 
+WRITTEN_KNOBS = ("graph", "router", "handoff")
+"""Knobs that may be given as an object that has a `to_dict`."""
+
+
 def _plain_knobs(knobs: Json) -> Json:
-    """The knobs with the graph and expectations as plain data."""
-    graph = knobs.get("graph") if type(knobs) is dict else None
-    written = getattr(graph, "to_dict", None)
-    if callable(written):
-        knobs = {**knobs, "graph": written()}
+    """The knobs with the graph, the router, the handoffs and expectations as plain data."""
+    for name in WRITTEN_KNOBS:
+        written = getattr(knobs.get(name) if type(knobs) is dict else None, "to_dict", None)
+        if callable(written):
+            knobs = {**knobs, name: written()}
     wanted = knobs.get("expectations") if type(knobs) is dict else None
     if not isinstance(wanted, list | tuple):
         return knobs

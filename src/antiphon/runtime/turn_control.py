@@ -100,7 +100,7 @@ class RecordDecision(msgspec.Struct, frozen=True):
                 resumed = journal_draft(EV_TURN_RESUMED, TurnResumed(turn.turn_id, decided.by), cause=turn.cause)
                 return write_entries(fold, work.with_entry(resumed), ruleset=ruleset, at=at, new_id=new_id)
             case "respond":
-                answer = _answer_for_agent(ruleset, fold.state, turn, text=self.text, by=decided.by)
+                answer = answer_for_agent(ruleset, fold.state, turn, text=self.text, by=decided.by)
                 denial = check_event(answer)
                 if denial is not None:
                     return denial
@@ -129,7 +129,8 @@ def _call_settlement(turn: Turn, index: int, decided: ApprovalDecided, *, text: 
     return journal_draft(EV_CALL_FINISHED, finished, cause=cause)
 
 
-def _answer_for_agent(ruleset: Ruleset, state: State, turn: Turn, *, text: str, by: str) -> Envelope:
+def answer_for_agent(ruleset: Ruleset, state: State, turn: Turn, *, text: str, by: str) -> Envelope:
+    """What a person answers in the place of an agent."""
     packets = ruleset.traits.ends_in == "packet"
     data: Json = {"body": text, "by": by} if packets else {"text": text, "by": by}
     event_type = EV_PACKET if packets else EV_TEXT

@@ -111,6 +111,8 @@ class HttpRoute(msgspec.Struct, frozen=True):
     """Whether it may wait for an agent, so that it needs a place, and ends when the server stops."""
     always: bool = False
     """Whether it is answered even if there are too many connections."""
+    is_signed: bool = False
+    """Whether a signature authenticates the body, so that the route reads it as it was sent."""
 
     @property
     def name(self) -> str:
@@ -202,7 +204,8 @@ async def _request_context(route: HttpRoute, app_state: AppState, request: Reque
         holder = f"key {principal.key_id}" if principal.key_id else address_holder(address)
         connection.pool.move(connection, holder)
     query: object = parse_query(request.query_params, route.query)
-    body: object = None if route.takes is None else await read_body(request, route.takes, app_state.limits)
+    takes = None if route.is_signed else route.takes
+    body: object = None if takes is None else await read_body(request, takes, app_state.limits)
     return RequestContext(app_state, principal, holder, request, query, body)
 
 
@@ -240,18 +243,22 @@ tighter limits of their own."""
 
 async def read_body(request: Request, kind: type[T], limits: ServerLimits) -> T:
     """The body as a value of this type; `RequestRefused` if it is invalid."""
+    return decode_body(await read_raw_body(request, limits), kind)
+
+
+async def read_raw_body(request: Request, limits: ServerLimits) -> bytes:
+    """The body as it was sent; `RequestRefused` if it is no JSON by its headers, too large, or too slow."""
     _check_body_headers(request.headers, limits)
     end = asyncio.get_running_loop().time() + limits.body_seconds
     try:
         async with asyncio.timeout_at(end) as patience:
-            raw = await _read_body_chunks(request, limits, patience, end=end)
+            return await _read_body_chunks(request, limits, patience, end=end)
     except TimeoutError:
         late = f"the body did not come within {limits.body_seconds:g} seconds"
         stalled = f"nothing of the body came for {limits.body_stalled_seconds:g} seconds"
         raise RequestRefused(408, "too_slow", late if patience.when() == end else stalled, close=True) from None
     except ClientDisconnect:
         raise RequestRefused(400, "gone", "the client has left") from None
-    return decode_body(raw, kind)
 
 
 def decode_body(raw: bytes, kind: type[T]) -> T:

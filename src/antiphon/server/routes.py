@@ -32,6 +32,15 @@ from antiphon.server.chat_protocol import ChatCompletion, ChatRequest, ModelList
 from antiphon.server.chat_routes import complete_chat, list_models, show_model
 from antiphon.server.operator_routes import decide, list_approvals, list_keys, make_key, revoke_key
 from antiphon.server.problems import CHAT_PATH, JSON_TYPE, ChatProblem, Problem
+from antiphon.server.transport_routes import receive_message
+from antiphon.transports.signed_messages import (
+    ID_HEADER,
+    SIGNATURE_HEADER,
+    SIGNED_ID_PATTERN,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_PATTERN,
+    InboundBody,
+)
 
 OpenApiDocument = dict[str, object]
 
@@ -45,7 +54,7 @@ PATH_PARAM_SCHEMAS: dict[str, Json] = {
 }
 STATUS_DESCRIPTIONS = {
     400: "The body is no JSON",
-    401: "No key, or none that opens anything",
+    401: "No key or signature, or one that opens nothing",
     403: "The key is not good for this",
     404: "There is no such thing, or the key may not see it",
     408: "The body did not come in time",
@@ -78,6 +87,16 @@ LAST_ID_PARAMETER: Json = {
     "description": "The id of the last event that was seen: the stream goes on behind it",
     "schema": {"type": "string", "maxLength": 200},
 }
+
+
+SIGNATURE_PARAMETERS: list[Json] = [
+    {"name": name, "in": "header", "required": True, "schema": {"type": "string", "pattern": f"^{pattern}$"}}
+    for name, pattern in (
+        (ID_HEADER, SIGNED_ID_PATTERN.pattern),
+        (TIMESTAMP_HEADER, TIMESTAMP_PATTERN.pattern),
+        (SIGNATURE_HEADER, "v1=[0-9a-f]{64}"),
+    )
+]
 
 
 def openapi_document(routes: Sequence[HttpRoute]) -> OpenApiDocument:
@@ -124,6 +143,8 @@ def _route_operation(route: HttpRoute, components: dict[str, Json]) -> Json:
         if route.method == "GET":
             cast("Json", operation["responses"])["204"] = {"description": "Nothing will ever come behind the last id"}
         cast("list[Json]", operation["parameters"]).append(LAST_ID_PARAMETER)
+    if route.is_signed:
+        cast("list[Json]", operation["parameters"]).extend(SIGNATURE_PARAMETERS)
     return operation
 
 
@@ -172,6 +193,7 @@ async def show_document(ctx: RequestContext) -> OpenApiDocument:
 AGENT, CHANNEL, CHAT = "/agents/{name}", "/channels/{channel_id}", "/v1/chat/completions"
 TURN_REFUSALS = (409, 500, 502, 504)
 CHAT_REFUSALS = (404, 429, *TURN_REFUSALS)
+INBOUND_REFUSALS = (401, 403, 409, 500)
 
 ROUTES: tuple[HttpRoute, ...] = (
     HttpRoute("GET", "/health", show_health, None, schemas.Health, always=True),
@@ -212,6 +234,17 @@ ROUTES: tuple[HttpRoute, ...] = (
     HttpRoute("GET", "/keys", list_keys, "operate", schemas.KeyList),
     HttpRoute("POST", "/keys", make_key, "operate", schemas.KeyMade, schemas.KeyWish, status=201),
     HttpRoute("DELETE", "/keys/{key_id}", revoke_key, "operate", Key),
+    HttpRoute(
+        "POST",
+        "/transports/{name}",
+        receive_message,
+        None,
+        schemas.Received,
+        InboundBody,
+        is_signed=True,
+        status=202,
+        refuses=INBOUND_REFUSALS,
+    ),
     HttpRoute("GET", "/v1/models", list_models, "invoke", ModelList),
     HttpRoute("GET", "/v1/models/{name}", show_model, "invoke", ModelRow),
     HttpRoute("POST", CHAT, complete_chat, "invoke", ChatCompletion, ChatRequest, refuses=CHAT_REFUSALS, waits=True),

@@ -173,6 +173,14 @@ class MessageBody(StrictParams, frozen=True):
     """The sender is the participant of the key. Another name here is refused, and the refusal is recorded."""
 
 
+class Received(msgspec.Struct, frozen=True):
+    """A message that arrived by a transport, and the envelope that it became."""
+
+    message_id: str
+    channel_id: str
+    envelope_id: str
+
+
 class Changes(StrictParams, frozen=True):
     """Changes of a channel's context variables: first `delete`, then `set`."""
 

@@ -1,0 +1,115 @@
+"""The events of routed conversations, and of the transports that carry them to people elsewhere.
+
+Rule 1: the hub records all of these. Participants cause them: an agent by a handoff, a person by a release.
+Rule 2: the phase and the active agent change by `ConversationMoved` and `ConversationReleased` alone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.envelope import Json
+
+EV_CONVERSATION_MOVED = "antiphon.conversation.moved"
+EV_CONVERSATION_REFUSED = "antiphon.conversation.refused"
+EV_CONVERSATION_RELEASED = "antiphon.conversation.released"
+EV_CONVERSATION_UNROUTED = "antiphon.conversation.unrouted"
+EV_TRANSPORT_CONNECTED = "antiphon.transport.connected"
+EV_REPLY_DELIVERED = "antiphon.transport.delivered"
+EV_REPLY_UNDELIVERABLE = "antiphon.transport.undeliverable"
+
+
+class ConversationMoved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The conversation is in another phase, or with another agent, or with a person."""
+
+    from_phase: str
+    to_phase: str
+    from_agent: str | None
+    to_agent: str | None
+    reason: str
+    summary: str = ""
+    """What the next agent should know, in the words of the one before."""
+    by: str = ""
+    """Who caused it: the agent that handed over, or a person."""
+    person: str = ""
+    """Set if a person has the conversation from now on: `human`, or the name of a person in the channel."""
+    transport: str = ""
+    """The transport by which replies leave from now on; "" if that does not change."""
+    context: Json | msgspec.UnsetType = msgspec.UNSET
+    """The notes of the conversation from now on, if they change."""
+
+
+class ConversationRefused(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A handoff that was not possible."""
+
+    from_agent: str
+    target: str
+    reason: str
+    """`target_not_found`, `transition_not_allowed` or `hop_limit:5`."""
+    next_phase: str = ""
+    late: bool = False
+    """Whether it was possible when the agent asked for it, and was no longer when its turn ended."""
+
+
+class ConversationReleased(msgspec.Struct, frozen=True):
+    """A person gives the conversation back to agents."""
+
+    by: str
+    to: str | None = None
+    """The agent that answers the next message; None if it is routed."""
+
+
+class ConversationUnrouted(msgspec.Struct, frozen=True):
+    """No agent answers this message: no rule named one that can."""
+
+    message: str
+    """The id of its envelope."""
+
+
+class TransportConnected(msgspec.Struct, frozen=True):
+    """The transports by which replies of this channel really leave. Others are labels."""
+
+    names: list[str]
+
+
+class ReplyDelivered(msgspec.Struct, frozen=True):
+    """A transport has taken a reply."""
+
+    transport: str
+    reply: str
+    """The id of its envelope."""
+    sequence: int
+    """Where it stands in the log. Replies leave in this order."""
+    attempts: int = 1
+
+
+class ReplyUndeliverable(msgspec.Struct, frozen=True):
+    """A transport has refused a reply for good. It is not sent again."""
+
+    transport: str
+    reply: str
+    sequence: int
+    error: str
+    attempts: int = 1
+
+
+ConversationEvent = (
+    ConversationMoved
+    | ConversationRefused
+    | ConversationReleased
+    | ConversationUnrouted
+    | TransportConnected
+    | ReplyDelivered
+    | ReplyUndeliverable
+)
+
+CONVERSATION_STRUCTS: dict[str, type[ConversationEvent]] = {
+    EV_CONVERSATION_MOVED: ConversationMoved,
+    EV_CONVERSATION_REFUSED: ConversationRefused,
+    EV_CONVERSATION_RELEASED: ConversationReleased,
+    EV_CONVERSATION_UNROUTED: ConversationUnrouted,
+    EV_TRANSPORT_CONNECTED: TransportConnected,
+    EV_REPLY_DELIVERED: ReplyDelivered,
+    EV_REPLY_UNDELIVERABLE: ReplyUndeliverable,
+}
+"""The shape of the data of each type."""

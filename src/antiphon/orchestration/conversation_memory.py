@@ -1,0 +1,302 @@
+"""What the log of a routed conversation amounts to: its state, the messages that wait, and the replies that must leave.
+
+Rule 1: everything here is folded from the log. A message waits from when it is recorded until its turn is assigned, or
+        until it is recorded that no agent answers it.
+Rule 2: while a person has the conversation no message waits, unless it is addressed to an agent: what is said then is
+        for the person, and is not answered by an agent later.
+Rule 3: a reply is due for delivery if its transport was connected when it was recorded. Others are labels, so that a
+        transport that is connected later does not send old replies.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.core.conversation_events import (
+    EV_CONVERSATION_MOVED,
+    EV_CONVERSATION_REFUSED,
+    EV_CONVERSATION_RELEASED,
+    EV_CONVERSATION_UNROUTED,
+    EV_REPLY_DELIVERED,
+    EV_REPLY_UNDELIVERABLE,
+    EV_TRANSPORT_CONNECTED,
+    ConversationMoved,
+    ConversationRefused,
+    ConversationReleased,
+    ConversationUnrouted,
+    ReplyDelivered,
+    ReplyUndeliverable,
+    TransportConnected,
+)
+from antiphon.core.envelope import HUB, NEVER, Envelope, Instant, Json, visible_to
+from antiphon.core.event_data import event_of
+from antiphon.core.events import EV_CHANNEL_CREATED, EV_PACKET, EV_TEXT, EV_TURN_ASSIGNED, SPEECH_TYPES, ChannelCreated
+from antiphon.orchestration.conversation import ConversationState, PhaseTransition
+
+TRANSPORT_FIELD, SOURCE_FIELD, INTENT_FIELD = "transport", "source", "intent"
+ADDRESSED_FIELD, RECIPIENT_FIELD = "addressed_to", "recipient"
+"""Fields of what is said. A reply has its transport and recipient; a message its transport, source and intent."""
+
+
+class WaitingMessage(msgspec.Struct, frozen=True):
+    """A message that agents have to answer, or are answering."""
+
+    envelope_id: str
+    sequence: int
+    sender: str
+    data: Json
+    audience: tuple[str, ...] | None = None
+    at: Instant = NEVER
+
+    @property
+    def transport(self) -> str:
+        """The transport it came by; "" if none is named."""
+        return text_field(self.data, TRANSPORT_FIELD)
+
+    @property
+    def addressed_to(self) -> str:
+        """The participant it is addressed to; "" if it is routed."""
+        return text_field(self.data, ADDRESSED_FIELD)
+
+    def envelope(self, channel_id: str) -> Envelope:
+        """The message as it stands in the log, for conditions that look at it when its turn begins."""
+        audience = None if self.audience is None else list(self.audience)
+        return Envelope(
+            self.envelope_id,
+            channel_id,
+            self.sender,
+            audience,
+            EV_TEXT,
+            self.data,
+            created_at=self.at,
+            sequence=self.sequence,
+        )
+
+
+class ReplyCursor(msgspec.Struct, frozen=True):
+    """How far one transport has delivered the replies of a channel."""
+
+    newest: int
+    """The sequence of the last reply that leaves by it."""
+    done: int = 0
+    """The sequence of the last reply it has taken or refused for good."""
+    since: Instant = NEVER
+    """When the oldest reply that is not done was recorded."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether a reply has not left yet."""
+        return self.done < self.newest
+
+
+class ConversationMemory(msgspec.Struct, frozen=True):
+    """The fold of a routed conversation."""
+
+    state: ConversationState = ConversationState()
+    kinds: dict[str, str] = {}
+    """Name to kind of every participant."""
+    creator: str = ""
+    waiting: tuple[WaitingMessage, ...] = ()
+    """In the order in which they are answered."""
+    current: WaitingMessage | None = None
+    """The message that was answered last, or is being answered."""
+    hops: int = 0
+    """How many handoffs there have been since that message."""
+    observed: bool = True
+    """Whether the observer has had its turn about that message, or is to have none."""
+    person: str = ""
+    """The person that has the conversation, or `human`; "" while agents have it."""
+    contact: WaitingMessage | None = None
+    """The last message that came by a transport."""
+    switched: str = ""
+    """The transport that replies were switched to; "" if they leave as the message came."""
+    switched_at: int = 0
+    addresses: dict[str, str] = {}
+    """The source by each transport that a message has come by."""
+    connected: tuple[str, ...] = ()
+    """The transports by which replies really leave."""
+    outbox: dict[str, ReplyCursor] = {}
+
+
+def reply_text(envelope: Envelope) -> str:
+    """What is said in a packet or a text; "" if nothing is."""
+    return text_field(envelope.event_data, "body" if envelope.event_type == EV_PACKET else "text")
+
+
+def text_field(data: Json, name: str) -> str:
+    """A field that is a text; "" if it is missing or anything else."""
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+HEARD_TYPES = frozenset(
+    {
+        *SPEECH_TYPES,
+        EV_CHANNEL_CREATED,
+        EV_TURN_ASSIGNED,
+        EV_CONVERSATION_MOVED,
+        EV_CONVERSATION_REFUSED,
+        EV_CONVERSATION_RELEASED,
+        EV_CONVERSATION_UNROUTED,
+        EV_TRANSPORT_CONNECTED,
+        EV_REPLY_DELIVERED,
+        EV_REPLY_UNDELIVERABLE,
+    }
+)
+
+
+def fold_conversation(
+    memory: ConversationMemory, envelope: Envelope, *, first_phase: str, observer: str | None
+) -> ConversationMemory:
+    """The conversation once this envelope is part of its log."""
+    kind = envelope.event_type
+    if kind not in HEARD_TYPES:
+        return memory
+    if kind in SPEECH_TYPES:
+        return _fold_speech(memory, envelope, observer)
+    if envelope.sender_id != HUB:
+        return memory
+    if kind == EV_TURN_ASSIGNED:
+        return _fold_assignment(memory, envelope, observer)
+    if kind == EV_CHANNEL_CREATED:
+        return _fold_creation(memory, envelope, first_phase)
+    return _fold_event(memory, envelope)
+
+
+def _fold_creation(memory: ConversationMemory, envelope: Envelope, first_phase: str) -> ConversationMemory:
+    created = event_of(envelope)
+    if not isinstance(created, ChannelCreated):
+        return memory
+    kinds = {seat.name: seat.kind for seat in created.participants}
+    state = ConversationState(phase=first_phase, phase_started_at=envelope.created_at)
+    return replace(memory, state=state, kinds=kinds, creator=created.creator)
+
+
+def _fold_event(memory: ConversationMemory, envelope: Envelope) -> ConversationMemory:
+    at = envelope.created_at
+    match event_of(envelope):
+        case ConversationMoved() as moved:
+            return fold_moved(memory, moved, at=at, sequence=envelope.sequence)
+        case ConversationRefused(late=True):
+            return replace(memory, hops=memory.hops + 1)
+        case ConversationReleased(to=to):
+            return _fold_release(memory, to, at)
+        case ConversationUnrouted(message=message):
+            return _take_up(memory, message)
+        case TransportConnected(names=names):
+            return replace(memory, connected=tuple(names))
+        case ReplyDelivered(transport=name, sequence=done) | ReplyUndeliverable(transport=name, sequence=done):
+            return _fold_delivery(memory, name, done=done, at=at)
+        case _:
+            return memory
+
+
+def fold_moved(
+    memory: ConversationMemory, moved: ConversationMoved, *, at: Instant, sequence: int
+) -> ConversationMemory:
+    """The conversation in its next phase, with its next agent, or with a person."""
+    before = memory.state
+    transition = PhaseTransition(before.phase, moved.to_phase, moved.from_agent, moved.to_agent, moved.reason, at)
+    state = before.apply(transition)
+    if moved.context is not msgspec.UNSET:
+        state = replace(state, context=moved.context)
+    if moved.transport:
+        memory = replace(memory, switched=moved.transport, switched_at=sequence)
+    if moved.person:
+        addressed = tuple(message for message in memory.waiting if message.addressed_to)
+        return replace(memory, state=state, person=moved.person, waiting=addressed, observed=True)
+    by_agent = memory.kinds.get(moved.by) == "agent"
+    return replace(memory, state=state, person="", hops=memory.hops + by_agent)
+
+
+def _fold_release(memory: ConversationMemory, to: str | None, at: Instant) -> ConversationMemory:
+    state = memory.state
+    if to is not None:
+        state = state.apply(PhaseTransition(state.phase, state.phase, None, to, "released", at))
+    return replace(memory, state=state, person="")
+
+
+def _fold_speech(memory: ConversationMemory, envelope: Envelope, observer: str | None) -> ConversationMemory:
+    speaker, data = envelope.sender_id, envelope.event_data
+    name = text_field(data, TRANSPORT_FIELD)
+    if RECIPIENT_FIELD in data:
+        return _fold_reply(memory, envelope, name)
+    if memory.kinds.get(speaker) == "agent":
+        return memory
+    message = WaitingMessage(
+        envelope.envelope_id,
+        envelope.sequence,
+        speaker,
+        data,
+        None if envelope.audience is None else tuple(envelope.audience),
+        envelope.created_at,
+    )
+    if name:
+        addresses = memory.addresses
+        if addresses.get(name) != text_field(data, SOURCE_FIELD):
+            addresses = {**addresses, name: text_field(data, SOURCE_FIELD)}
+        memory = replace(memory, contact=message, addresses=addresses)
+    return replace(memory, waiting=(*memory.waiting, message)) if _waits(memory, message, observer) else memory
+
+
+def _waits(memory: ConversationMemory, message: WaitingMessage, observer: str | None) -> bool:
+    """Whether an agent is to answer this, as far as can be said before it is routed."""
+    if message.addressed_to:
+        return memory.kinds.get(message.addressed_to) in ("agent", None)
+    if memory.person or message.sender == observer:
+        return False
+    heard = message.audience
+    return heard is None or any(memory.kinds.get(name) == "agent" and name != observer for name in heard)
+
+
+def _fold_reply(memory: ConversationMemory, envelope: Envelope, name: str) -> ConversationMemory:
+    """The conversation with one more reply to deliver, if its transport is connected."""
+    if name not in memory.connected or not reply_text(envelope):
+        return memory
+    before = memory.outbox.get(name, ReplyCursor(0))
+    # What was said before by the same transport was done, or left by none: its transport was not connected then.
+    first = ReplyCursor(envelope.sequence, envelope.sequence - 1, envelope.created_at)
+    cursor = replace(before, newest=envelope.sequence) if before.pending else first
+    return replace(memory, outbox={**memory.outbox, name: cursor})
+
+
+def _fold_delivery(memory: ConversationMemory, name: str, *, done: int, at: Instant) -> ConversationMemory:
+    before = memory.outbox.get(name)
+    if before is None or done <= before.done:
+        return memory
+    cursor = ReplyCursor(before.newest, done, at if done < before.newest else NEVER)
+    return replace(memory, outbox={**memory.outbox, name: cursor})
+
+
+def _fold_assignment(memory: ConversationMemory, envelope: Envelope, observer: str | None) -> ConversationMemory:
+    memory = _take_up(memory, envelope.causation_id or "")
+    speakers = envelope.event_data.get("speakers")
+    return replace(memory, observed=True) if observer is not None and speakers == [observer] else memory
+
+
+def _take_up(memory: ConversationMemory, message_id: str) -> ConversationMemory:
+    """The conversation once this message waits no longer; the same if it does not wait."""
+    waiting = memory.waiting
+    taken = next((message for message in waiting if message.envelope_id == message_id), None)
+    if taken is None:
+        return memory
+    rest = waiting[1:] if waiting[0] is taken else tuple(each for each in waiting if each is not taken)
+    switched = "" if taken.transport and taken.sequence > memory.switched_at else memory.switched
+    return replace(memory, waiting=rest, current=taken, hops=0, observed=False, switched=switched)
+
+
+def reply_route(memory: ConversationMemory, draft: Envelope) -> tuple[str, str] | None:
+    """The transport by which this leaves, and the recipient; None if it leaves by none.
+
+    What a person says leaves while the person has the conversation. Otherwise it is a message to the agents.
+    """
+    speaker, message = draft.sender_id, memory.current
+    if memory.kinds.get(speaker) != "agent":
+        message = memory.contact if memory.person and memory.kinds.get(speaker) == "human" else None
+        if message is None or message.sender == speaker or ADDRESSED_FIELD in draft.event_data:
+            return None
+    if message is None or not visible_to(draft, message.sender):
+        return None
+    name = memory.switched or message.transport
+    return (name, memory.addresses.get(name, "")) if name and reply_text(draft) else None

@@ -1,0 +1,323 @@
+"""The transports of a hub: messages come in by them, and replies leave.
+
+Rule 1: what has to leave is folded from the log of each channel (`ConversationMemory.outbox`), and stored nowhere else.
+Rule 2: a reply leaves at least once, with one id, and in order within its channel. What a transport has taken is
+        recorded in that channel, and so is what it refuses for good.
+Rule 3: a transport that is down is asked again, with growing pauses. It holds up no other transport, and no channel
+        another one.
+Rule 4: a channel whose replies have not left is due in the store, so that another process takes up where this one
+        ended, also if the channel has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, TypedDict
+
+import msgspec
+
+from antiphon.core.conversation_events import (
+    EV_REPLY_DELIVERED,
+    EV_REPLY_UNDELIVERABLE,
+    EV_TRANSPORT_CONNECTED,
+    ReplyDelivered,
+    ReplyUndeliverable,
+    TransportConnected,
+)
+from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, add_seconds, derived_id
+from antiphon.core.errors import Denied, StoreGone, TransportRefused, TransportUnavailable, UsageError
+from antiphon.core.event_data import data_of
+from antiphon.core.events import SPEECH_TYPES
+from antiphon.core.ruleset import Fold, Ruleset
+from antiphon.core.step import Admitted, hub_draft, record
+from antiphon.core.text import describe, describe_error
+from antiphon.core.transport import InboundMessage, InboundReader, OutboundReply
+from antiphon.hub.known_secrets import redact_text
+from antiphon.hub.live import LiveChannel
+from antiphon.orchestration.conversation_memory import (
+    RECIPIENT_FIELD,
+    TRANSPORT_FIELD,
+    ConversationMemory,
+    ReplyCursor,
+    reply_text,
+    text_field,
+)
+from antiphon.runtime.arguments import check_option_names
+
+if TYPE_CHECKING:
+    from antiphon.runtime.channel import Channel
+    from antiphon.runtime.core import HubCore
+
+logger = logging.getLogger("antiphon.transport")
+
+TRANSPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}\Z")
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
+MAX_SENDS_AT_ONCE = 32
+SEND_SECONDS = 60.0
+MAX_INBOUND_ID_CHARS = 200
+
+SendReply = Callable[[OutboundReply], Awaitable[object]]
+ReceiveMessages = Callable[[], AsyncIterator[InboundMessage]]
+FindChannel = Callable[[InboundMessage], Awaitable["Channel"]]
+
+
+class TransportOptions(TypedDict, total=False):
+    """What a transport can do."""
+
+    send: SendReply | None
+    """Sends a reply once. `TransportRefused` if it can never be sent; anything else it raises: later again."""
+    receive: ReceiveMessages | None
+    """Gives the messages that come in. The next one is asked for when the last is recorded."""
+    channel: FindChannel | None
+    """Opens or finds the channel of a message that has come in."""
+    inbound: InboundReader | None
+    """What reads the requests to the server's endpoint for this transport, such as a `WebhookTransport`."""
+
+
+class TransportPort:
+    """One transport of a hub."""
+
+    def __init__(self, name: str, options: TransportOptions) -> None:
+        self.name = name
+        self.send, self.receive = options.get("send"), options.get("receive")
+        self.channel, self.inbound = options.get("channel"), options.get("inbound")
+        self.slots = asyncio.Semaphore(MAX_SENDS_AT_ONCE)
+
+
+class Transports:
+    """The transports of a hub, and the deliveries in progress."""
+
+    def __init__(self, core: HubCore) -> None:
+        self._core = core
+        self._ports: dict[str, TransportPort] = {}
+        self._deliveries: dict[tuple[str, str], asyncio.Event] = {}
+        """By transport and channel: set when there is more to deliver."""
+        self._waiting: set[str] = set()
+        """Channels with replies for a transport that is not registered here yet."""
+
+    def register(self, name: str, options: TransportOptions) -> None:
+        """Make a transport known, and take up what has to leave by it."""
+        self._core.check_open()
+        _check_transport(name, options)
+        if name in self._ports:
+            raise UsageError(f"a transport {name!r} is registered in this hub already")
+        if not self._ports:
+            self._core.channels.deps.on_recorded.append(self.recorded)
+        port = self._ports[name] = TransportPort(name, options)
+        if port.receive is not None:
+            self._core.spawn(self._receive(port), f"messages by {name}")
+        for channel_id in list(self._waiting):
+            self._core.spawn(self._look_at_id(channel_id), f"replies of {channel_id}")
+
+    def sends(self, name: str) -> bool:
+        """Whether replies really leave by this transport."""
+        port = self._ports.get(name)
+        return port is not None and port.send is not None
+
+    def inbound(self, name: str) -> InboundReader | None:
+        """What reads requests for this transport; None if nothing does."""
+        port = self._ports.get(name)
+        return None if port is None or port.channel is None else port.inbound
+
+    async def accept(self, name: str, message: InboundMessage) -> Envelope:
+        """Record a message that has come in. The same message again gives the envelope of the first time."""
+        port = self._ports[name]
+        assert port.channel is not None, "a transport without channels takes no messages"
+        channel = await port.channel(message)
+        message_id = message.message_id
+        if len(message_id) > MAX_INBOUND_ID_CHARS:
+            message_id = derived_id(name, message_id)
+        return await channel.send(
+            message.text, transport=name, source=message.source, intent=message.intent, message_id=message_id
+        )
+
+    async def connect(self, live: LiveChannel, name: str) -> None:
+        """Record by which transports replies of this channel leave, unless it is recorded."""
+        memory = live.ruleset.adapter_memory(live.fold)
+        if not isinstance(memory, ConversationMemory) or not self.sends(name):
+            return
+        names = tuple(sorted(each for each in self._ports if self.sends(each)))
+        if memory.connected != names:
+            await live.submit(ConnectTransports(names, self._core.new_id))
+
+    def look_at(self, live: LiveChannel) -> None:
+        """Start to deliver what has to leave from this channel."""
+        memory = live.ruleset.adapter_memory(live.fold)
+        if not isinstance(memory, ConversationMemory) or not memory.outbox:
+            return
+        channel_id = live.state.channel_id
+        for name, cursor in memory.outbox.items():
+            if not cursor.pending:
+                continue
+            if not self.sends(name):
+                self._waiting.add(channel_id)
+            elif (name, channel_id) in self._deliveries:
+                self._deliveries[name, channel_id].set()
+            else:
+                more = self._deliveries[name, channel_id] = asyncio.Event()
+                self._core.spawn(self._deliver(self._ports[name], channel_id, more), f"replies by {name}")
+
+    def recorded(self, channel_id: str, batch: list[Envelope]) -> None:
+        """Look at a channel in which a reply was recorded just now."""
+        if self._ports and any(RECIPIENT_FIELD in envelope.event_data for envelope in batch):
+            live = self._core.channels.loaded(channel_id)
+            if live is not None:
+                self.look_at(live)
+
+    async def _look_at_id(self, channel_id: str) -> None:
+        self._waiting.discard(channel_id)
+        self.look_at(await self._core.channels.get(channel_id))
+
+    # Out
+
+    async def _deliver(self, port: TransportPort, channel_id: str, more: asyncio.Event) -> None:
+        """Deliver the replies of one channel, one after the other, until none is left."""
+        try:
+            while True:
+                more.clear()
+                live = await self._core.channels.get(channel_id)
+                found = await self._next_reply(live, port.name)
+                if found is not None:
+                    await self._deliver_reply(port, live, found)
+                elif not more.is_set():
+                    return
+        except StoreGone:
+            return
+        finally:
+            del self._deliveries[port.name, channel_id]
+
+    async def _next_reply(self, live: LiveChannel, name: str) -> Envelope | None:
+        cursor = _cursor_of(live, name)
+        after = 0 if cursor is None else cursor.done
+        while cursor is not None and cursor.pending and (page := await live.read(after)):
+            found = next((each for each in page if _leaves_by(each, name)), None)
+            if found is not None:
+                return found
+            after = page[-1].sequence
+        return None
+
+    async def _deliver_reply(self, port: TransportPort, live: LiveChannel, envelope: Envelope) -> None:
+        assert port.send is not None, "only a transport that sends has deliveries"
+        attempt, pause = 0, FIRST_PAUSE_SECONDS
+        sequence, reply_id = envelope.sequence, envelope.envelope_id
+        while True:
+            attempt += 1
+            try:
+                async with port.slots, asyncio.timeout(SEND_SECONDS):
+                    await port.send(_outbound(envelope, port.name, attempt))
+            except TransportRefused as error:
+                why = redact_text(str(error))
+                logger.warning("%s refuses the reply %s for good: %s", port.name, reply_id, why)
+                failed = ReplyUndeliverable(port.name, reply_id, sequence, why, attempt)
+                return await self._record(live, EV_REPLY_UNDELIVERABLE, failed)
+            except Exception as error:  # of any kind: a transport is code of the user's
+                why = redact_text(describe_error(error))
+                logger.warning("%s did not take the reply %s: %s", port.name, reply_id, why)
+                wanted = error.retry_after if isinstance(error, TransportUnavailable) else None
+                clock = self._core.clock
+                await clock.wait(asyncio.Event(), add_seconds(clock.now(), max(pause, wanted or 0.0)))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            else:
+                delivered = ReplyDelivered(port.name, reply_id, sequence, attempt)
+                return await self._record(live, EV_REPLY_DELIVERED, delivered)
+
+    async def _record(self, live: LiveChannel, event_type: str, event: ReplyDelivered | ReplyUndeliverable) -> None:
+        await live.submit(RecordDelivery(event_type, event, self._core.new_id))
+
+    # In
+
+    async def _receive(self, port: TransportPort) -> None:
+        assert port.receive is not None, "only a transport that receives is read"
+        pause = FIRST_PAUSE_SECONDS
+        while not self._core.closing.is_set():
+            try:
+                messages = port.receive()
+                async for message in messages:
+                    await self._accept_or_retry(port, message)
+                    pause = FIRST_PAUSE_SECONDS
+                return
+            except StoreGone:
+                return
+            except Exception as error:
+                logger.warning("%s cannot receive: %s", port.name, redact_text(describe_error(error)))
+                await self._core.clock.wait(asyncio.Event(), add_seconds(self._core.clock.now(), pause))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _accept_or_retry(self, port: TransportPort, message: InboundMessage) -> None:
+        """Record a message. One that is refused is dropped, with a warning: it would be refused again."""
+        try:
+            await self.accept(port.name, message)
+        except (Denied, UsageError) as error:
+            logger.warning("a message by %s from %s is refused: %s", port.name, message.source, error)
+
+
+class ConnectTransports(msgspec.Struct, frozen=True):
+    """Plans the fact by which transports the replies of a channel leave."""
+
+    names: tuple[str, ...]
+    new_id: IdSource
+
+    def __call__(self, fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | None:
+        memory = ruleset.adapter_memory(fold)
+        if fold.state.ended or not isinstance(memory, ConversationMemory) or memory.connected == self.names:
+            return None
+        data = data_of(TransportConnected(list(self.names)))
+        draft = hub_draft(EV_TRANSPORT_CONNECTED, data, audience=[OPERATORS])
+        return record(fold, draft, ruleset=ruleset, at=at, new_id=self.new_id)
+
+
+class RecordDelivery(msgspec.Struct, frozen=True):
+    """Plans the result of a delivery. It is recorded in a channel that has ended, too."""
+
+    event_type: str
+    event: ReplyDelivered | ReplyUndeliverable
+    new_id: IdSource
+
+    def __call__(self, fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | None:
+        memory, event = ruleset.adapter_memory(fold), self.event
+        cursor = memory.outbox.get(event.transport) if isinstance(memory, ConversationMemory) else None
+        if cursor is None or event.sequence <= cursor.done:  # another hub has recorded it
+            return None
+        draft = hub_draft(self.event_type, data_of(event), cause=event.reply, audience=[OPERATORS])
+        return record(fold, draft, ruleset=ruleset, at=at, new_id=self.new_id)
+
+
+def _cursor_of(live: LiveChannel, name: str) -> ReplyCursor | None:
+    memory = live.ruleset.adapter_memory(live.fold)
+    return memory.outbox.get(name) if isinstance(memory, ConversationMemory) else None
+
+
+def _leaves_by(envelope: Envelope, name: str) -> bool:
+    data = envelope.event_data
+    leaves = envelope.event_type in SPEECH_TYPES and RECIPIENT_FIELD in data and data.get(TRANSPORT_FIELD) == name
+    return leaves and bool(reply_text(envelope))
+
+
+def _outbound(envelope: Envelope, name: str, attempt: int) -> OutboundReply:
+    return OutboundReply(
+        envelope.envelope_id,
+        envelope.channel_id,
+        name,
+        text_field(envelope.event_data, RECIPIENT_FIELD),
+        reply_text(envelope),
+        envelope.sender_id,
+        envelope.causation_id,
+        attempt,
+    )
+
+
+def _check_transport(name: object, options: TransportOptions) -> None:
+    if not isinstance(name, str) or not TRANSPORT_NAME.match(name):
+        raise UsageError(f"{describe(name)} is no name of a transport; use letters, digits, '-' and '_' (1-48)")
+    check_option_names(options, TransportOptions.__optional_keys__)
+    given: dict[str, object] = {**options}
+    for option in ("send", "receive", "channel"):
+        if given.get(option) is not None and not callable(given[option]):
+            raise UsageError(f"{option} of the transport {name!r} is {describe(given[option])}; give a function")
+    if (given.get("receive") or given.get("inbound")) and given.get("channel") is None:
+        raise UsageError(f"the transport {name!r} receives messages; give channel=, which finds the channel of each")
+    if not any(given.get(option) for option in ("send", "receive", "inbound")):
+        raise UsageError(f"the transport {name!r} neither sends nor receives; give send=, receive= or inbound=")

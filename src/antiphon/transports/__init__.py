@@ -1,0 +1,1 @@
+"""Transports: how replies leave the hub, and how messages arrive."""
