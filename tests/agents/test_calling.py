@@ -317,7 +317,7 @@ async def test_what_a_model_reads(value: object, text: str) -> None:
         ("x" * (MAX_RESULT_BYTES + 1), "The result has 131073 bytes; the limit is 131072. Ask for less at once."),
         ("ä" * (MAX_RESULT_BYTES // 2 + 1), "The result has 131074 bytes; the limit is 131072."),
         (["x" * MAX_RESULT_BYTES], "The result has 131076 bytes; the limit is 131072."),
-        (Handoff(5), "The tool returned Handoff(target=5, reason='', summary=''); its fields should be text."),  # type: ignore[arg-type]
+        (Handoff(5), "The tool returned Handoff(target=5); its fields should be text."),  # type: ignore[arg-type]
         (Finish(None), "The tool returned Finish(reason=None); its fields should be text."),  # type: ignore[arg-type]
     ],
     ids=lambda value: stable_repr(value)[:40] if not isinstance(value, list) else "list",

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from antiphon import (
+    EV_TEXT,
     Agent,
     HookEvent,
     HookExecution,
@@ -57,6 +58,7 @@ async def test_hooks_hear_what_participants_have_said(place: Team) -> None:
     await wait_until(lambda: len(heard) == 2)
     assert (heard[0].trigger, heard[0].channel_id, heard[0].envelope) == (AFTER, channel.channel_id, said)
     assert [each.data for each in heard] == [{"text": "well?"}, {"text": "yes"}]
+    await record(place.hub, channel, EV_TEXT, {"text": "not said by a participant"})
     await let_others_run()
     assert len(heard) == 2
 

@@ -18,7 +18,7 @@ from tests.server.wire import answer, events_of, raw, request, send
 from tests.support.served_hub import ServedHub, echo, opened, poll_until, served_hub
 
 GUARDED = [verb for verb in ROUTES if verb.scope is not None]
-OPEN = ["show_document", "show_health"]
+OPEN = ["receive_message", "show_document", "show_health"]
 HOUR = 3600.0
 BODIES: dict[object, dict[str, object]] = {schemas.MessageBody: {"text": "x"}}
 """What a verb takes that cannot be left empty."""

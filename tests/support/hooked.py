@@ -9,19 +9,21 @@ from contextlib import asynccontextmanager
 from antiphon import Channel, HookEvent, HookExecution, HookResult, HookTrigger, Hub
 from antiphon.core.envelope import Json
 from antiphon.core.step import hub_draft
+from antiphon.engines.local import LocalEngine
 from antiphon.hub.admission import RecordDraft
 from antiphon.testing import ManualClock
 from tests.support.kept_store import KeptStore
+from tests.support.waiting import NEVER_COMES, soon
 
 
 @asynccontextmanager
 async def hub_over(store: KeptStore, clock: ManualClock) -> AsyncIterator[Hub]:
-    """A hub over a store that outlives it."""
-    hub = await Hub.over(store, clock=clock)
+    """A hub over a store that outlives it. It gives turns more time to end than a test has."""
+    hub = await Hub.over(store, clock=clock, engine=LocalEngine(store, clock, grace=10 * NEVER_COMES))
     try:
         yield hub
     finally:
-        await hub.close()
+        await soon(hub.close())
 
 
 def hook_before(hub: Hub, function: Callable[[HookEvent], object], **options: int | bool | float) -> None:

@@ -235,7 +235,7 @@ class TurnAssigned(msgspec.Struct, frozen=True):
     """The place in the table of the rule that said so."""
     shown: int = 0
     """Up to where the speakers are shown what was said; 0 for all of it. What came later has a turn of its own."""
-    audience: list[str] | None = None
+    audience: tuple[str, ...] | None = None
     """Who sees the answer, if `shown` says what it answers; None for all participants."""
 
 

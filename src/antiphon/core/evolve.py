@@ -1,8 +1,8 @@
 """How facts change a channel's state.
 
-Rule 1: what an envelope changes in State is said in this file; what it changes in one turn that is owed, in `state`
-        (`claimed_turn` and its neighbours); for tombstones, in `redaction`. Only a quarantine makes a State that no
-        envelope led to.
+Rule 1: what an envelope changes in State is said in this file; what it changes in one turn that is owed, or in the
+        context variables, in `state` (`claimed_turn` and its neighbours); for tombstones, in `redaction`. Only a
+        quarantine makes a State that no envelope led to.
 Rule 2: nothing here can fail. A strange envelope is a fact too; it just moves nothing.
 Rule 3: nothing here decides. If you are reaching for a rule or a limit, see `ruleset` or `guard`.
 
@@ -22,7 +22,6 @@ from antiphon.core.envelope import (
     NEVER,
     Envelope,
     Instant,
-    Json,
     add_seconds,
     expiry,
     is_tombstone,
@@ -68,7 +67,17 @@ from antiphon.core.execution_events import (
     TurnSuspended,
 )
 from antiphon.core.redaction import state_after_tombstone
-from antiphon.core.state import State, Turn, claimed_turn, doubted_turn, recovering_turn, released_turn, without_name
+from antiphon.core.state import (
+    State,
+    Turn,
+    assigned_turn,
+    claimed_turn,
+    doubted_turn,
+    merge_context,
+    recovering_turn,
+    released_turn,
+    without_name,
+)
 
 AGENT_FIELD = "agent"
 DEFAULT_TASK_SECONDS = 600.0
@@ -91,8 +100,7 @@ def evolve(state: State, envelope: Envelope) -> State:
         return replace(state, sequence=envelope.sequence, updated_at=at)
     event = event_of(envelope)
     if isinstance(event, Text):
-        if event.set:
-            state = merge_context(state, ContextSet(event.set))
+        state = merge_context(state, ContextSet(event.set)) if event.set else state
         routed = state.hops or state.stays or state.routing is not NO_ROUTING
         return _apply_speech(_end_handoff_chain(state, envelope) if routed else state, envelope)
     active = state.active_at if envelope.sender_id == HUB else at
@@ -289,11 +297,9 @@ def _apply_assignment(state: State, envelope: Envelope, event: TurnAssigned) -> 
     if event.rule is not None and event.rule not in fired:
         state = replace(state, fired=(*fired, event.rule))
     again = state.interjected and tuple(event.speakers) == state.speakers
-    answering, cause, place = _answer_audiences(state, again=again), envelope.causation_id, envelope.sequence
-    own = {name: tuple(event.audience) for name in event.speakers} if event.audience is not None else {}
-    audiences = own if event.shown else answering
+    answering = _answer_audiences(state, again=again)
     new = tuple(
-        Turn(f"{place}/{name}", name, cause, place, audience=audiences.get(name), shown=event.shown)
+        assigned_turn(name, envelope, event, heard_by=answering.get(name))
         for name in dict.fromkeys(event.speakers)
         if kinds.get(name) == "agent"
     )
@@ -391,12 +397,3 @@ def _remove_turn(state: State, turn_id: str, at: Instant) -> State:
     since, tasks = at if next_one else state.assigned_at, state.tasks if owed else {}
     ended = replace(state, owed=owed, speakers=speakers, assigned_at=since, tasks=tasks)
     return _restart_clock(state, ended, at) if owed else ended
-
-
-def merge_context(state: State, updates: ContextSet) -> State:
-    """The state with these context variables changed: first deleted, then set."""
-    if not updates.set and not updates.delete:
-        return state
-    gone = frozenset(updates.delete)
-    kept: Json = {key: value for key, value in state.context_vars.items() if key not in gone}
-    return replace(state, context_vars={**kept, **copy_json(updates.set)})

@@ -166,7 +166,7 @@ class AdapterTraits(msgspec.Struct, frozen=True):
 
 # Raise it when `evolve`, or that of a built-in guard, folds old logs to other values: otherwise a snapshot of before is
 # used as if nothing had changed. The golden folds of the tests notice; `restore` notices a change of shape.
-FOLD_VERSION = "5"
+FOLD_VERSION = "4"
 """The version of what logs fold to. Snapshots of another version are not used."""
 
 

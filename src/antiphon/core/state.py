@@ -13,9 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.core.codec import copy_json
-from antiphon.core.envelope import NEVER, Instant, Json
+from antiphon.core.envelope import NEVER, Envelope, Instant, Json
 from antiphon.core.errors import UsageError
-from antiphon.core.events import NO_ROUTING, Routing
+from antiphon.core.events import NO_ROUTING, ContextSet, Routing, TurnAssigned
 from antiphon.core.execution_events import TurnDelayed, TurnResumed, TurnSuspended
 from antiphon.core.text import describe
 
@@ -49,13 +49,14 @@ class Turn(msgspec.Struct, frozen=True):
     """Whether it has reached its limit of crashes, and waits for a person's decision."""
     audience: tuple[str, ...] | None = None
     """Who heard all that it answers, if not all did. They alone see the answer, and whether the turn failed."""
-    shown: int = 0
-    """Up to where its speaker is shown what was said, if not up to the assignment."""
+    shown: int | msgspec.UnsetType = msgspec.UNSET
+    """Up to where its speaker is shown what was said; unset for all that was said before the assignment."""
+    # Unset and not 0: turns without it are stored as they were before there was this field.
 
     @property
     def shown_until(self) -> int:
         """Up to where in the log its speaker is shown what was said."""
-        return self.shown or self.sequence
+        return self.sequence if self.shown is msgspec.UNSET else self.shown
 
     @property
     def waits_for_person(self) -> bool:
@@ -179,6 +180,13 @@ def detach_state(state: State) -> State:
     )
 
 
+def assigned_turn(name: str, envelope: Envelope, event: TurnAssigned, *, heard_by: tuple[str, ...] | None) -> Turn:
+    """The turn that an assignment gives to a speaker. `heard_by`: who heard what it answers, unless the event says."""
+    at, audience = envelope.sequence, event.audience if event.shown else heard_by
+    shown = event.shown or msgspec.UNSET
+    return Turn(f"{at}/{name}", name, envelope.causation_id, at, audience=audience, shown=shown)
+
+
 def claimed_turn(turn: Turn, epoch: int, owner: str) -> Turn:
     """The turn under a new claim. One by the same owner is no attempt after a crash: the owner lives."""
     attempts = turn.attempts + (turn.owner != owner)
@@ -207,6 +215,15 @@ def recovering_turn(turn: Turn, event: TurnDelayed | TurnSuspended | TurnResumed
             return replace(turn, crashes=crashes, suspended=True, owner="", not_before=NEVER)
         case TurnResumed():
             return replace(turn, crashes=0, attempts=0, suspended=False)
+
+
+def merge_context(state: State, updates: ContextSet) -> State:
+    """The state with these context variables changed: first deleted, then set."""
+    if not updates.set and not updates.delete:
+        return state
+    gone = frozenset(updates.delete)
+    kept: Json = {key: value for key, value in state.context_vars.items() if key not in gone}
+    return replace(state, context_vars={**kept, **copy_json(updates.set)})
 
 
 def without_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
