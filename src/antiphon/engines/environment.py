@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Protocol
 
 import msgspec
 
@@ -220,8 +221,15 @@ class _SharedLog:
         self._size += len(to_json(data))
 
 
-ScreenAnswer = Callable[[LiveChannel, Envelope], Awaitable[Envelope]]
-"""The answer as the hooks of the program leave it."""
+class AnswerScreen(Protocol):
+    """What answers go through before they are recorded."""
+
+    screening: bool
+    """Whether there is any hook to be asked."""
+
+    async def screen_answer(self, live: LiveChannel, draft: Envelope) -> Envelope:
+        """The answer as hooks leave it. It raises if the turn fails over it."""
+        ...
 
 
 class TurnEnvironment(msgspec.Struct, frozen=True):
@@ -237,8 +245,7 @@ class TurnEnvironment(msgspec.Struct, frozen=True):
     tenant: str
     limit: ResumeLimit
     definitions: AgentDefinitions
-    screen_answer: ScreenAnswer
-    """What an answer goes through before it is recorded. It raises if the turn fails over it."""
+    screen: AnswerScreen
 
 
 @dataclass(eq=False)
@@ -268,13 +275,19 @@ class TurnRun:
     before: dict[bool, tuple[list[Message], str]] = field(default_factory=dict)
     """The messages before the turn, with names or without, and their digest: the same for every member."""
 
+    histories_read: dict[bool, History] = field(default_factory=dict)
+    """Read once in an attempt: what is recorded behind the turn changes nothing that the turn is shown."""
+
     def __post_init__(self) -> None:
         self.state = self.live.state
         """The channel as it was when the loop began, as tools see it."""
 
     async def read_history(self, named: bool) -> History:
         """The messages of the channel before the turn, with names or without."""
-        return await self.histories.read(self.live, self.turn, named=named)
+        known = self.histories_read.get(named)
+        if known is None:
+            known = self.histories_read[named] = await self.histories.read(self.live, self.turn, named=named)
+        return known
 
     @property
     def turn_id(self) -> str:

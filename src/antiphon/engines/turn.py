@@ -210,10 +210,12 @@ class TurnHandler:
 
     async def _screened(self, run: TurnRun, ending: TurnEnding) -> TurnEnding:
         """The ending as hooks leave it, which may take some time, and wait for other turns."""
-        environment = self._environment
-        environment.limit.release_slot(run.attempt.job.job_id)
+        screen = self._environment.screen
+        if not screen.screening:
+            return ending
+        self._environment.limit.release_slot(run.attempt.job.job_id)
         said = [
-            await environment.screen_answer(run.live, each) if each.event_type in SPEECH_TYPES else each
+            await screen.screen_answer(run.live, each) if each.event_type in SPEECH_TYPES else each
             for each in ending.said
         ]
         return TurnEnding(tuple(said), ending.close)

@@ -19,7 +19,8 @@ from antiphon.core.text import describe
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.arguments import check_encodable, check_option_names, check_text_argument, private_copy
 from antiphon.runtime.channel_lifecycle import fork_channel
-from antiphon.runtime.conversations import ROUTED, release_conversation
+from antiphon.runtime.conversation_defaults import ROUTED
+from antiphon.runtime.conversation_plans import release_conversation
 from antiphon.runtime.core import HubCore
 from antiphon.runtime.turn_control import call_result_of, cancel_owed_turns, settle_call
 
@@ -55,6 +56,14 @@ class SendOptions(TypedDict, total=False):
     """The participant of a routed channel that is to answer, whatever its router says."""
 
 
+async def release(channel: Channel, to: str | None = None) -> None:
+    """End the hold of a person over a routed conversation: the next message is routed again, or answered by `to`.
+
+    Any other person in the channel may; its creator only if there is none.
+    """
+    await release_conversation(channel._core, channel._live, to, by=channel._speaker)
+
+
 class Channel(msgspec.Struct, eq=False, weakref=True):
     """A handle: everything said through it is said by the participant that holds it."""
 
@@ -64,7 +73,7 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
     _may_run: bool = True
     """Whether what is said through it may give an agent a turn."""
 
-    release = release_conversation
+    release = release
 
     __injected__ = "channel"
     """A tool's parameter of this type is given the channel of the turn."""

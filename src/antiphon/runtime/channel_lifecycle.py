@@ -51,7 +51,7 @@ from antiphon.core.text import describe, describe_error
 from antiphon.hub.live import LiveChannel
 from antiphon.orchestration.catalogue import is_checked_at_opening, ruleset_for
 from antiphon.runtime.arguments import check_text_argument
-from antiphon.runtime.conversations import without_defaults
+from antiphon.runtime.conversation_defaults import without_defaults
 from antiphon.runtime.core import HubCore, denial_of_turns
 from antiphon.runtime.invitations import send_invitations
 from antiphon.store.paging import all_envelopes, log_page_reader

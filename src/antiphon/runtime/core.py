@@ -41,7 +41,7 @@ from antiphon.hub.live import Channels, LiveChannel
 from antiphon.hub.system_channels import AUDIT_CHANNEL, Audit, Directory
 from antiphon.hub.timers import Timers
 from antiphon.orchestration.catalogue import ruleset_for
-from antiphon.runtime.conversations import ConversationDefaults
+from antiphon.runtime.conversation_defaults import ConversationDefaults
 from antiphon.runtime.dispatch import Dispatch
 from antiphon.runtime.hook_calls import Hooks
 from antiphon.runtime.outbox import Transports
@@ -132,7 +132,7 @@ class HubCore:
         self.closing = asyncio.Event()
         self.hooks = Hooks(self.channels, clock, self.new_id, spawn=self.spawn, closing=self.closing)
         self.conversation_defaults = ConversationDefaults()
-        self.transports = Transports(self)
+        self.transports = Transports(self.channels, clock, self.new_id, spawn=self.spawn, closing=self.closing)
         self.ruleset_check_lock = asyncio.Lock()
         self.directory, self.audit = Directory(self.channels), Audit(self.channels, clock)
         self.system_folds: dict[str, object] = {}
@@ -189,7 +189,7 @@ class HubCore:
                 self.store.tenant,
                 self._limit,
                 self.definitions,
-                self.hooks.screen_answer,
+                self.hooks,
             )
             turns = TurnHandler(environment)
             self.forget = turns.forget
@@ -282,7 +282,7 @@ class HubCore:
             denial = await self._causation_denial(live, draft, draft.causation_id)
         if denial is not None:
             raise await self.audit.refusal(Denied(denial.reason, channel_id, denial.detail), draft)
-        if not self.hooks.screens(live, draft):
+        if not self.hooks.screening or not self.hooks.screens(live, draft):
             return await self._submit(live, draft, may_run=may_run)
         # A repeated send waits for the first one: hooks are asked about a message once.
         async with self.locks.setdefault(f"{channel_id} {draft.envelope_id or self.new_id()}", asyncio.Lock()):

@@ -72,6 +72,8 @@ class Hooks:
         self._spawn, self._closing = spawn, closing
         self._timers = TimerQueue(clock)
         self._by_trigger: dict[HookTrigger, tuple[RegisteredHook, ...]] = {}
+        self.screening = False
+        """Whether there is any `BEFORE_BROADCAST` hook."""
 
     def add(self, hook: RegisteredHook) -> None:
         """Call this hook from now on."""
@@ -80,14 +82,16 @@ class Hooks:
         known = self._by_trigger.get(hook.trigger, ())
         self._by_trigger[hook.trigger] = tuple(sorted((*known, hook), key=lambda each: each.priority))
         watchers = self._channels.deps.on_recorded
-        if hook.trigger is not HookTrigger.BEFORE_BROADCAST and self.recorded not in watchers:
+        if hook.trigger is HookTrigger.BEFORE_BROADCAST:
+            self.screening = True
+        elif self.recorded not in watchers:
             watchers.append(self.recorded)
 
     def screens(self, live: LiveChannel, draft: Envelope) -> bool:
         """Whether hooks must be asked about this draft. What could not be recorded in any case is shown to none."""
         state = live.state
         return (
-            HookTrigger.BEFORE_BROADCAST in self._by_trigger
+            self.screening
             and draft.event_type in SPEECH_TYPES
             and draft.sender_id in state.participants
             and not state.ended
@@ -125,7 +129,7 @@ class Hooks:
         repeatable: bool,
     ) -> LiveChannel | Deny:
         """Open a channel with its first words as hooks leave them. `repeatable`: whether they may be sent again."""
-        if HookTrigger.BEFORE_BROADCAST not in self._by_trigger or check_draft(words) is not None:
+        if not self.screening or check_draft(words) is not None:
             return await open_with(words)
         screened = await self._until_closing(channel_id, words)
         if screened is None:

@@ -127,6 +127,7 @@ def transport(hub: Hub, name: str, **options: Unpack[TransportOptions]) -> None:
     `send` is an async function of an `OutboundReply`; `receive` gives an iterator of `InboundMessage`; `channel` opens
     or finds the channel of a message; `inbound` reads what comes to the server's endpoint. See `TransportOptions`.
     """
+    hub.core.check_open()
     hub.core.transports.register(name, options)
 
 

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, TypedDict
+from typing import Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -35,8 +35,9 @@ from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.step import Admitted, hub_draft, record
 from antiphon.core.text import describe, describe_error
 from antiphon.core.transport import InboundMessage, InboundReader, OutboundReply
+from antiphon.hub.clock import Clock
 from antiphon.hub.known_secrets import redact_text
-from antiphon.hub.live import LiveChannel
+from antiphon.hub.live import Channels, LiveChannel
 from antiphon.orchestration.conversation_memory import (
     RECIPIENT_FIELD,
     TRANSPORT_FIELD,
@@ -46,10 +47,7 @@ from antiphon.orchestration.conversation_memory import (
     text_field,
 )
 from antiphon.runtime.arguments import check_option_names
-
-if TYPE_CHECKING:
-    from antiphon.runtime.channel import Channel
-    from antiphon.runtime.core import HubCore
+from antiphon.runtime.hook_calls import Spawn
 
 logger = logging.getLogger("antiphon.transport")
 
@@ -61,7 +59,24 @@ MAX_INBOUND_ID_CHARS = 200
 
 SendReply = Callable[[OutboundReply], Awaitable[object]]
 ReceiveMessages = Callable[[], AsyncIterator[InboundMessage]]
-FindChannel = Callable[[InboundMessage], Awaitable["Channel"]]
+
+
+class TakesMessages(Protocol):
+    """A channel as its participant holds it."""
+
+    async def send(self, text: str, **options: Unpack[InboundOptions]) -> Envelope: ...
+
+
+FindChannel = Callable[[InboundMessage], Awaitable[TakesMessages]]
+
+
+class InboundOptions(TypedDict, total=False):
+    """What is recorded with a message that comes in."""
+
+    transport: str | None
+    source: str | None
+    intent: str | None
+    message_id: str | None
 
 
 class TransportOptions(TypedDict, total=False):
@@ -90,8 +105,11 @@ class TransportPort:
 class Transports:
     """The transports of a hub, and the deliveries in progress."""
 
-    def __init__(self, core: HubCore) -> None:
-        self._core = core
+    def __init__(
+        self, channels: Channels, clock: Clock, new_id: IdSource, *, spawn: Spawn, closing: asyncio.Event
+    ) -> None:
+        self._channels, self._clock, self._new_id = channels, clock, new_id
+        self._spawn, self._closing = spawn, closing
         self._ports: dict[str, TransportPort] = {}
         self._deliveries: dict[tuple[str, str], asyncio.Event] = {}
         """By transport and channel: set when there is more to deliver."""
@@ -100,17 +118,16 @@ class Transports:
 
     def register(self, name: str, options: TransportOptions) -> None:
         """Make a transport known, and take up what has to leave by it."""
-        self._core.check_open()
         _check_transport(name, options)
         if name in self._ports:
             raise UsageError(f"a transport {name!r} is registered in this hub already")
         if not self._ports:
-            self._core.channels.deps.on_recorded.append(self.recorded)
+            self._channels.deps.on_recorded.append(self.recorded)
         port = self._ports[name] = TransportPort(name, options)
         if port.receive is not None:
-            self._core.spawn(self._receive(port), f"messages by {name}")
+            self._spawn(self._receive(port), f"messages by {name}")
         for channel_id in list(self._waiting):
-            self._core.spawn(self._look_at_id(channel_id), f"replies of {channel_id}")
+            self._spawn(self._look_at_id(channel_id), f"replies of {channel_id}")
 
     def sends(self, name: str) -> bool:
         """Whether replies really leave by this transport."""
@@ -141,7 +158,7 @@ class Transports:
             return
         names = tuple(sorted(each for each in self._ports if self.sends(each)))
         if memory.connected != names:
-            await live.submit(ConnectTransports(names, self._core.new_id))
+            await live.submit(ConnectTransports(names, self._new_id))
 
     def look_at(self, live: LiveChannel) -> None:
         """Start to deliver what has to leave from this channel."""
@@ -158,18 +175,18 @@ class Transports:
                 self._deliveries[name, channel_id].set()
             else:
                 more = self._deliveries[name, channel_id] = asyncio.Event()
-                self._core.spawn(self._deliver(self._ports[name], channel_id, more), f"replies by {name}")
+                self._spawn(self._deliver(self._ports[name], channel_id, more), f"replies by {name}")
 
     def recorded(self, channel_id: str, batch: list[Envelope]) -> None:
         """Look at a channel in which a reply was recorded just now."""
         if self._ports and any(RECIPIENT_FIELD in envelope.event_data for envelope in batch):
-            live = self._core.channels.loaded(channel_id)
+            live = self._channels.loaded(channel_id)
             if live is not None:
                 self.look_at(live)
 
     async def _look_at_id(self, channel_id: str) -> None:
         self._waiting.discard(channel_id)
-        self.look_at(await self._core.channels.get(channel_id))
+        self.look_at(await self._channels.get(channel_id))
 
     # Out
 
@@ -178,7 +195,7 @@ class Transports:
         try:
             while True:
                 more.clear()
-                live = await self._core.channels.get(channel_id)
+                live = await self._channels.get(channel_id)
                 found = await self._next_reply(live, port.name)
                 if found is not None:
                     await self._deliver_reply(port, live, found)
@@ -217,7 +234,7 @@ class Transports:
                 why = redact_text(describe_error(error))
                 logger.warning("%s did not take the reply %s: %s", port.name, reply_id, why)
                 wanted = error.retry_after if isinstance(error, TransportUnavailable) else None
-                clock = self._core.clock
+                clock = self._clock
                 await clock.wait(asyncio.Event(), add_seconds(clock.now(), max(pause, wanted or 0.0)))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             else:
@@ -225,14 +242,14 @@ class Transports:
                 return await self._record(live, EV_REPLY_DELIVERED, delivered)
 
     async def _record(self, live: LiveChannel, event_type: str, event: ReplyDelivered | ReplyUndeliverable) -> None:
-        await live.submit(RecordDelivery(event_type, event, self._core.new_id))
+        await live.submit(RecordDelivery(event_type, event, self._new_id))
 
     # In
 
     async def _receive(self, port: TransportPort) -> None:
         assert port.receive is not None, "only a transport that receives is read"
         pause = FIRST_PAUSE_SECONDS
-        while not self._core.closing.is_set():
+        while not self._closing.is_set():
             try:
                 messages = port.receive()
                 async for message in messages:
@@ -243,7 +260,7 @@ class Transports:
                 return
             except Exception as error:
                 logger.warning("%s cannot receive: %s", port.name, redact_text(describe_error(error)))
-                await self._core.clock.wait(asyncio.Event(), add_seconds(self._core.clock.now(), pause))
+                await self._clock.wait(asyncio.Event(), add_seconds(self._clock.now(), pause))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _accept_or_retry(self, port: TransportPort, message: InboundMessage) -> None:
