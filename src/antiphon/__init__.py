@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         AllOf,
         Always,
         AnyOf,
+        Approved,
         BranchFailed,
         ContextEquals,
         ContextIn,
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
         register_target,
     )
     from antiphon.core.transport import InboundMessage, OutboundReply
+    from antiphon.core.verdicts import is_approved
     from antiphon.hub.feed import Signal
     from antiphon.models.anthropic import AnthropicModel
     from antiphon.models.bridge import BridgedModel
@@ -131,6 +133,7 @@ if TYPE_CHECKING:
     from antiphon.runtime.hooks import HookEvent, HookExecution, HookResult, HookTrigger
     from antiphon.runtime.hub import Hub
     from antiphon.runtime.participant import Participant
+    from antiphon.runtime.team_builders import ConversationSetup, review_loop, supervised, swarm
     from antiphon.toolsets.mcp import MCPServer
     from antiphon.transports.smtp import SmtpTransport
     from antiphon.transports.terminal import TerminalTransport
@@ -145,7 +148,7 @@ _LATER = {
     "agents.steps": "END Step Steps",
     "agents.tool": "tool",
     "core.conditions": (
-        "AllOf Always AnyOf BranchFailed ContextEquals ContextIn ContextThreshold FromSpeaker Not "
+        "AllOf Always AnyOf Approved BranchFailed ContextEquals ContextIn ContextThreshold FromSpeaker Not "
         "Once ToolCalled TransitionCondition register_condition"
     ),
     "core.targets": (
@@ -170,10 +173,12 @@ _LATER = {
     "toolsets.mcp": "MCPServer",
     "agents.handoff_memory": "HandoffMemoryProvider SlidingWindowMemory",
     "core.transport": "InboundMessage OutboundReply",
+    "core.verdicts": "is_approved",
     "orchestration.conversation": "ConversationPhase ConversationState PhaseTransition",
     "orchestration.pipeline": "ConversationPipeline PipelineStage",
     "orchestration.predicates": "register_predicate",
     "orchestration.router": "ConversationRouter RoutingConditions RoutingRule",
+    "runtime.team_builders": "ConversationSetup review_loop supervised swarm",
     "runtime.conversations": "HandoffHandler get_conversation_state set_conversation_state setup_handoff",
     "transports.smtp": "SmtpTransport",
     "transports.terminal": "TerminalTransport",
@@ -213,6 +218,7 @@ __all__ = [
     "AntiphonError",
     "AnyOf",
     "Approval",
+    "Approved",
     "Asked",
     "Assign",
     "BadName",
@@ -229,6 +235,7 @@ __all__ = [
     "ConversationPhase",
     "ConversationPipeline",
     "ConversationRouter",
+    "ConversationSetup",
     "ConversationState",
     "Decision",
     "Denied",
@@ -326,15 +333,19 @@ __all__ = [
     "delegate",
     "delete_context",
     "get_conversation_state",
+    "is_approved",
     "price_table",
     "register_adapter",
     "register_condition",
     "register_predicate",
     "register_target",
+    "review_loop",
     "says",
     "set_context",
     "set_conversation_state",
     "setup_handoff",
+    "supervised",
+    "swarm",
     "tool",
     "visible_to",
 ]

@@ -40,6 +40,8 @@ SHOWS = {
     "27_mcp.py": "assistant: It rains in Bergen, as ever.",
     "28_run_me.py": "till: That is 42 euros.",
     "29_failed_branch.py": "the judge was shown: ['user: Six times seven?', 'ada: 42', 'ben: 41']",
+    "30_conversations.py": "resolver was shown: [Context from previous agent (reviewer)]: Refund 42 euros.",
+    "31_human_takeover.py": "I wait for you until eight.   [dana]\nfrom +4930: Thank you!",
     "demo": "The bank was asked twice. Its ledger holds 1 entry.",
 }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from antiphon import Envelope
+from antiphon.core.ruleset import AdapterTraits
 from antiphon.core.state import Turn
 from antiphon.engines import environment
 from antiphon.engines.environment import HistoryCache
@@ -22,11 +24,12 @@ AGENTS = [f"a{number}" for number in range(20)]
 class Log:
     """A channel that counts how often its envelopes are decoded."""
 
-    def __init__(self, agents: Sequence[str], *facts: Envelope) -> None:
+    def __init__(self, agents: Sequence[str], *facts: Envelope, threaded: bool = False) -> None:
         begun = (created("alice", *(f"{name}:agent" for name in agents), ordered=False), acked(agents[0]), opened())
         self.log, self.decoded = log_of(*begun, *facts), 0
         kinds = {"alice": "human", **dict.fromkeys(agents, "agent")}
         self.state = SimpleNamespace(channel_id="c", participants=kinds, sequence=len(self.log))
+        self.ruleset = SimpleNamespace(traits=AdapterTraits(threaded=threaded))
 
     async def read(self, after: int) -> Sequence[Envelope]:
         await asyncio.sleep(0)
@@ -61,6 +64,21 @@ async def test_a_channel_with_one_agent_is_not_kept_twice() -> None:
     log, cache = Log(["ada"], said("alice", "one")), HistoryCache()
     assert await shown(cache, log, "ada", 4) == ["one"]
     assert not cache._shared
+
+
+async def test_where_messages_have_turns_a_turn_is_shown_the_answers_to_earlier_messages_alone() -> None:
+    facts = (said("alice", "one"), said("alice", "two"), said("alice", "three"))
+    log, cache = Log(AGENTS, *facts, threaded=True), HistoryCache()
+    first, second, third = (each for each in log.log if each.sender_id == "alice" and "text" in each.event_data)
+    assert await shown(cache, log, "a1", first.sequence) == ["one"]
+    answers = [
+        replace(said("a1", f"to {cause.event_data['text']}"), causation_id=cause.envelope_id)
+        for cause in (first, second)
+    ]
+    log.log = log_of(*log.log, *answers)
+    log.state.sequence = len(log.log)
+    assert await shown(cache, log, "a1", second.sequence) == ["one", "to one", "two", "to two"]
+    assert await shown(cache, log, "a2", third.sequence) == ["one", "to one", "two", "to two", "three"]
 
 
 async def test_what_was_erased_is_read_again() -> None:

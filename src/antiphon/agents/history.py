@@ -184,8 +184,9 @@ class History:
         self._speakers.insert(at, speaker)
         self._digests.insert(at, b"")
         self._meant.insert(at, self._messages[at])
-        self._unread = [position + (position >= at) for position in self._unread]
-        if mentioned_name(message.text) is not None:
+        if self._unread:
+            self._unread = [position + (position >= at) for position in self._unread]
+        if message.text[:1] == "@" and mentioned_name(message.text) is not None:
             self._unread.append(at)
         before = self._digests[at - 1] if at else EMPTY_HISTORY_DIGEST
         for later in range(at, len(self._messages)):

@@ -144,6 +144,11 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(_sorting_encoder.encode(value)).hexdigest()
 
 
+def encode_sorted(value: Any) -> bytes:
+    """A value as JSON, its keys in order: as it stands in what `digest_of` digests."""
+    return _sorting_encoder.encode(value)
+
+
 def copy_json(value: T) -> T:
     """A deep copy of plain JSON data, that shares nothing with the original."""
     copy: T = _plain_decoder.decode(_json_encoder.encode(value))

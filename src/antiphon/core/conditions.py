@@ -20,10 +20,11 @@ from antiphon.core.codec import Malformed, check_json
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import event_of
-from antiphon.core.events import EV_PACKET, Packet
+from antiphon.core.events import EV_PACKET, Packet, Text
 from antiphon.core.registry import Registry
 from antiphon.core.state import State
 from antiphon.core.text import describe
+from antiphon.core.verdicts import is_approved
 
 
 class TransitionCondition(Protocol):
@@ -174,6 +175,21 @@ class BranchFailed(ComposableCondition, frozen=True, omit_defaults=True):
         return self.agent_id in state.failed_branches if self.agent_id else bool(state.failed_branches)
 
 
+class Approved(ComposableCondition, frozen=True):
+    """Matches a text that approves, as `is_approved` reads it. What a turn said that was stopped approves nothing."""
+
+    name: ClassVar[str] = "approved"
+
+    def evaluate(self, state: State, envelope: Envelope) -> bool:
+        match event_of(envelope):
+            case Packet(body=body, routing=routing):
+                return routing.stopped is None and is_approved(body)
+            case Text(text=text):
+                return is_approved(text)
+            case _:
+                return False
+
+
 @dataclass(frozen=True, init=False)
 class ConditionGroup:
     """Several conditions as one: `AllOf(a, b)`, or `AllOf([a, b])`."""
@@ -233,7 +249,7 @@ class Once(ComposableCondition, frozen=True):
 
 
 CONDITIONS.add_built_in(Always, FromSpeaker, ToolCalled, ContextEquals, ContextIn, ContextThreshold, BranchFailed)
-CONDITIONS.add_built_in(AllOf, AnyOf, Not, Once)
+CONDITIONS.add_built_in(Approved, AllOf, AnyOf, Not, Once)
 
 OpaqueAnswers = Mapping[int, bool]
 """Answers of conditions that are not asked, by their identity: the model checker tries all of them."""

@@ -18,6 +18,13 @@ EV_TRANSPORT_CONNECTED = "antiphon.transport.connected"
 EV_REPLY_DELIVERED = "antiphon.transport.delivered"
 EV_REPLY_UNDELIVERABLE = "antiphon.transport.undeliverable"
 
+TRANSPORT_FIELD = "transport"
+"""A field of speech: the transport by which a message came, or by which a reply leaves."""
+RECIPIENT_FIELD = "recipient"
+"""A field of a reply: the address it is sent to. The hub writes it, and the transport, unless the sender has."""
+OBSERVED_FIELD = "observed"
+"""A field of a private message: true if the hub has extended its audience by the observer, who comes last in it."""
+
 
 class ConversationMoved(msgspec.Struct, frozen=True, omit_defaults=True):
     """The conversation is in another phase, or with another agent, or with a person."""

@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import IntEnum
 from functools import lru_cache
 
@@ -138,6 +138,8 @@ Json = dict[str, object]
 Instant = str
 
 NEVER: Instant = ""
+INSTANT_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z\Z")
+SECONDS_PER_DAY = 86_400
 LAST_DATETIME = datetime.max.replace(tzinfo=UTC)
 
 
@@ -152,9 +154,37 @@ def to_datetime(at: Instant) -> datetime:
     return datetime.fromisoformat(at).astimezone(UTC)
 
 
+@lru_cache(maxsize=64)
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _add_within_day(at: Instant, seconds: float) -> Instant | None:
+    """The instant this many seconds later, if it is on the same day; None to have the calendar asked.
+
+    Deadlines are computed with every append. Reading and writing datetimes would be most of the cost.
+    """
+    if not INSTANT_PATTERN.match(at) or not _is_date(at[:10]) or not -SECONDS_PER_DAY < seconds < SECONDS_PER_DAY:
+        return None
+    hour, minute, second = int(at[11:13]), int(at[14:16]), int(at[17:19])
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    whole, micros = divmod((hour * 3600 + minute * 60 + second) * 10**6 + int(at[20:26]) + round(seconds * 1e6), 10**6)
+    if not 0 <= whole < SECONDS_PER_DAY:
+        return None
+    minutes, second = divmod(whole, 60)
+    return f"{at[:11]}{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}.{micros:06d}Z"
+
+
 @lru_cache(maxsize=1024)
 def add_seconds(at: Instant, seconds: float) -> Instant:
     """The instant this many seconds later; beyond the calendar it is the last one there is."""
+    same_day = _add_within_day(at, seconds)
+    if same_day is not None:
+        return same_day
     try:
         return to_instant(to_datetime(at) + timedelta(seconds=seconds))
     except OverflowError:

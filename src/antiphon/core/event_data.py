@@ -34,8 +34,10 @@ from antiphon.core.text import describe, explain_decode_error
 EVENT_TYPE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z")
 MAX_EVENT_TYPE_CHARS = 128
 MAX_AUDIENCE_NAMES = 1000
-MAX_PLAIN_TEXT_CHARS = 16_384
-"""A plain text shorter than this is under every limit, in any characters."""
+PLAIN_FIELDS = frozenset({"text", "transport", "source", "intent", "addressed_to"})
+"""What a plain text may say about itself."""
+MAX_PLAIN_TEXT_CHARS = 8192
+"""Plain texts that are no longer than this are under every limit together, in any characters."""
 
 
 def event_of(envelope: Envelope) -> Event:
@@ -150,14 +152,13 @@ def _writes_context(event_type: str, data: dict[str, object]) -> bool:
 def _is_plain_text_draft(draft: Envelope) -> bool:
     """Whether this is a short text to everybody, by far the most common draft, and nothing is wrong with it."""
     data = draft.event_data
-    if draft.event_type != EV_TEXT or type(data) is not dict or len(data) != 1:
+    if draft.event_type != EV_TEXT or type(data) is not dict or "text" not in data or not data.keys() <= PLAIN_FIELDS:
         return False
-    text = data.get("text")
     return (
-        type(text) is str
-        and len(text) <= MAX_PLAIN_TEXT_CHARS
-        and text.isascii()
-        and "\0" not in text
+        all(
+            type(text) is str and len(text) <= MAX_PLAIN_TEXT_CHARS and text.isascii() and "\0" not in text
+            for text in data.values()
+        )
         and draft.audience is None
         and draft.causation_id is None
         and type(draft.priority) is Priority

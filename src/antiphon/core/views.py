@@ -204,6 +204,8 @@ def prefix_speaker(speaker: str, text: str) -> str:
 
 def indent_lines(text: str) -> str:
     """A text whose lines but the first are indented, for any line break."""
+    if text.isprintable():  # no line break is
+        return text
     return LINE_BREAK.sub(INDENT, text)
 
 

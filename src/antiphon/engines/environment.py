@@ -28,7 +28,6 @@ from antiphon.agents.history import History, ShownHistory
 from antiphon.agents.progress import MemberPath
 from antiphon.agents.team import Team
 from antiphon.agents.turn_channel import Delegates, TurnChannel
-from antiphon.core.codec import to_json
 from antiphon.core.envelope import Envelope, IdSource
 from antiphon.core.event_data import Deny
 from antiphon.core.events import EV_HISTORY_IMPORTED, SPEECH_TYPES, ContextSet
@@ -104,7 +103,8 @@ MAX_CACHED_HISTORY_CHARS = 16 * 1024 * 1024
 MAX_SHARED_LOGS = 16
 """How many channels are kept as their agents share them."""
 MAX_SHARED_LOG_BYTES = 1024 * 1024
-"""How many bytes of data each of these may have."""
+"""How many bytes of data each of these may have, roughly."""
+RECORD_OVERHEAD_BYTES = 200
 
 
 _sequence_of = attrgetter("sequence")
@@ -218,7 +218,7 @@ class _SharedLog:
             return
         self._said.append(envelope)
         self._by_speaker.setdefault(speaker, []).append(envelope)
-        self._size += len(to_json(data))
+        self._size += sum(len(value) for value in data.values() if isinstance(value, str)) + RECORD_OVERHEAD_BYTES
 
 
 class AnswerScreen(Protocol):

@@ -9,18 +9,21 @@ Rule 4: no retry once tokens were streamed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from math import isfinite
 from random import Random
 from typing import TypeVar, cast
 
+import msgspec
+
 from antiphon.agents.call_results import Reply, Thinking, one_reply
-from antiphon.agents.messages import NoticesResume, Request, StreamsReply
+from antiphon.agents.messages import NoticesResume, Request, StreamsReply, ToolSpec
 from antiphon.agents.progress import AskModel, PreparePrompt
 from antiphon.agents.team import Limits, Member
-from antiphon.core.codec import Malformed, as_type, check_json, digest_of
+from antiphon.core.codec import Malformed, as_type, check_json, digest_of, encode_sorted
 from antiphon.core.envelope import NEVER, Instant, Json, add_seconds, seconds_between
 from antiphon.core.errors import ModelUnavailable, ReplyMalformed
 from antiphon.core.execution_events import EV_CALL_FINISHED, EV_CALL_RETRIED, CallFinished, CallRetried, CallStarted
@@ -41,6 +44,7 @@ from antiphon.hub.feed import Signal
 T = TypeVar("T")
 
 MODEL_CALL = "model"
+MAX_CACHED_SPECS = 256
 FIRST_RETRY_DELAY_SECONDS = 0.5
 """The longest wait before the second attempt, in seconds; each further attempt doubles it."""
 MAX_RETRY_DELAY_SECONDS = 20.0
@@ -85,7 +89,22 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply:
 
 def digest_of_request(request: Request) -> str:
     """The digest of a request to a model."""
-    return digest_of([request.system, request.past, request.exchange, request.specs, request.output])
+    return digest_of([request.system, request.past, request.exchange, _encoded_specs(request.specs), request.output])
+
+
+_specs_by_identity: OrderedDict[int, tuple[Sequence[ToolSpec], msgspec.Raw]] = OrderedDict()
+
+
+def _encoded_specs(specs: Sequence[ToolSpec]) -> msgspec.Raw:
+    """The tools of a request as they are encoded in its digest. They are the same in every turn of an agent."""
+    known = _specs_by_identity.get(id(specs))
+    if known is not None and known[0] is specs:  # an id may be used again, once its object is gone
+        return known[1]
+    encoded = msgspec.Raw(encode_sorted(specs))
+    _specs_by_identity[id(specs)] = specs, encoded
+    if len(_specs_by_identity) > MAX_CACHED_SPECS:
+        _specs_by_identity.popitem(last=False)
+    return encoded
 
 
 def _check_tools_callable(journal: TurnJournal, member: Member) -> None:

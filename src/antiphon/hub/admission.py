@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from antiphon.core.codec import same_json
+from antiphon.core.conversation_events import OBSERVED_FIELD, RECIPIENT_FIELD, TRANSPORT_FIELD
 from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json, Priority
 from antiphon.core.errors import AntiphonError, Denied
 from antiphon.core.event_data import Deny, check_event_data, original_digest
@@ -102,7 +103,7 @@ def first_or_conflict(draft: Envelope, first: Envelope) -> Envelope | Deny:
         draft.sender_id == first.sender_id
         and draft.event_type == first.event_type
         and _is_same_content(draft, _without_hub_marks(draft.event_data, first.event_data))
-        and draft.audience == first.audience
+        and draft.audience == _audience_as_sent(draft, first)
         and draft.causation_id == first.causation_id
     )
     return first if equal else Deny("conflict", "this message_id was used before with other content")
@@ -116,9 +117,20 @@ def _is_same_content(draft: Envelope, recorded: Json) -> bool:
     return same_json(asked, recorded)
 
 
+def _audience_as_sent(draft: Envelope, first: Envelope) -> list[str] | None:
+    """The recorded audience without the observer, if the hub has added it."""
+    observed = OBSERVED_FIELD in first.event_data and OBSERVED_FIELD not in draft.event_data
+    return first.audience[:-1] if observed and first.audience is not None else first.audience
+
+
 def _without_hub_marks(asked: Json, recorded: Json) -> Json:
-    """The recorded data without the marks of the hub: an aside, and how its handoff was spelled or rejected."""
-    plain = {key: value for key, value in recorded.items() if key != ASIDE_FIELD or ASIDE_FIELD in asked}
+    """The recorded data without the marks of the hub: an aside, how its handoff was spelled or rejected, how it leaves,
+    and that it is observed.
+    """
+    marks = {ASIDE_FIELD, OBSERVED_FIELD}
+    if RECIPIENT_FIELD in recorded and RECIPIENT_FIELD not in asked:
+        marks |= {RECIPIENT_FIELD, TRANSPORT_FIELD}
+    plain = {key: value for key, value in recorded.items() if key not in marks or key in asked}
     routing, wanted = plain.get("routing"), asked.get("routing")
     if isinstance(routing, dict) and isinstance(wanted, dict):
         kept = {key: value for key, value in routing.items() if key != "rejected" or "rejected" in wanted}

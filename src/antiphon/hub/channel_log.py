@@ -99,7 +99,8 @@ class ChannelLog:
         """Append a batch, then fold and publish it; False if another hub appended first."""
         deadline = self.ruleset.due(fold)
         at = self.time.on_clock(deadline)
-        due = at if not self._due or at < self._due else NEVER
+        known = NEVER if fold.state.ended else self._due  # a store forgets when a channel is due as it ends
+        due = at if not known or at < known else NEVER
         if not await self._append(batch, due):
             return False
         if due:

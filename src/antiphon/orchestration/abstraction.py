@@ -2,7 +2,7 @@
 
 Rule 1: values that no rule tells apart are one value.
 Rule 2: a variable begins unset, and may get any value that rules name. It becomes unset again only if it is cleared.
-Rule 3: a user-defined condition is opaque: it may answer yes or no to anything.
+Rule 3: a user-defined condition is opaque, and so is one that reads a text: it may answer yes or no to anything.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from antiphon.core.conditions import (
     COMPARISONS,
     CONDITIONS,
+    Approved,
     ContextEquals,
     ContextIn,
     ContextThreshold,
@@ -166,7 +167,7 @@ def opaque_answers_of(conditions: Iterable[TransitionCondition]) -> tuple[list[O
     """The combinations of answers of the opaque conditions, and whether some were left out because of their number."""
     groups: list[list[TransitionCondition]] = []
     for leaf in (leaf for each in conditions for leaf in leaf_conditions(each)):
-        if not CONDITIONS.is_built_in(type(leaf)):
+        if isinstance(leaf, Approved) or not CONDITIONS.is_built_in(type(leaf)):
             equals = next((group for group in groups if type(group[0]) is type(leaf) and group[0] == leaf), None)
             if equals is None and len(groups) == MAX_OPAQUE_CONDITIONS:
                 equals = groups[-1]  # those beyond answer alike; the exploration is not complete anyway

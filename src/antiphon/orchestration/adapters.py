@@ -98,7 +98,9 @@ def traits_of(adapter: Adapter) -> AdapterTraits:
 
 def finish_decision(envelope: Envelope) -> Close | None:
     """The end of the channel, if this is a packet that says the work is finished; None otherwise."""
-    event = event_of(envelope) if envelope.event_type == EV_PACKET else None
+    # Most packets do not: their data is not decoded for that.
+    routing = envelope.event_data.get("routing") if envelope.event_type == EV_PACKET else None
+    event = event_of(envelope) if isinstance(routing, dict) and routing.get("finish") is not None else None
     if not isinstance(event, Packet) or event.routing.finish is None:
         return None
     return Close(event.routing.finish or "finished")

@@ -21,6 +21,8 @@ from antiphon.core.conversation_events import (
     EV_REPLY_DELIVERED,
     EV_REPLY_UNDELIVERABLE,
     EV_TRANSPORT_CONNECTED,
+    RECIPIENT_FIELD,
+    TRANSPORT_FIELD,
     ConversationMoved,
     ConversationRefused,
     ConversationReleased,
@@ -34,9 +36,8 @@ from antiphon.core.event_data import event_of
 from antiphon.core.events import EV_CHANNEL_CREATED, EV_PACKET, EV_TEXT, EV_TURN_ASSIGNED, SPEECH_TYPES, ChannelCreated
 from antiphon.orchestration.conversation import ConversationState, PhaseTransition
 
-TRANSPORT_FIELD, SOURCE_FIELD, INTENT_FIELD = "transport", "source", "intent"
-ADDRESSED_FIELD, RECIPIENT_FIELD = "addressed_to", "recipient"
-"""Fields of what is said. A reply has its transport and recipient; a message its transport, source and intent."""
+SOURCE_FIELD, INTENT_FIELD, ADDRESSED_FIELD = "source", "intent", "addressed_to"
+"""Fields of messages, beside the transport."""
 
 
 class WaitingMessage(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from antiphon.core.conditions import (
     AllOf,
     Always,
     AnyOf,
+    Approved,
     BranchFailed,
     ContextEquals,
     ContextIn,
@@ -101,6 +102,8 @@ def _describe_leaf(condition: TransitionCondition) -> str:
             return f"{key} {op} {_json_text(value)}"
         case BranchFailed(agent_id):
             return f"the branch of {agent_id} failed" if agent_id else "a branch failed"
+        case Approved():
+            return "approved"
         case _:
             return _describe_custom(condition)
 

@@ -21,6 +21,9 @@ from antiphon.core.conversation_events import (
     EV_CONVERSATION_MOVED,
     EV_CONVERSATION_REFUSED,
     EV_CONVERSATION_UNROUTED,
+    OBSERVED_FIELD,
+    RECIPIENT_FIELD,
+    TRANSPORT_FIELD,
     ConversationMoved,
     ConversationRefused,
     ConversationUnrouted,
@@ -36,8 +39,6 @@ from antiphon.core.text import describe
 from antiphon.guards.standard_guards import hop_limit_in
 from antiphon.orchestration.adapters import ACKS_WITHIN, RUNS_WITHIN, finish_decision
 from antiphon.orchestration.conversation_memory import (
-    RECIPIENT_FIELD,
-    TRANSPORT_FIELD,
     ConversationMemory,
     WaitingMessage,
     fold_conversation,
@@ -53,8 +54,6 @@ from antiphon.orchestration.handoff_rules import (
 from antiphon.orchestration.router import ConversationRouter
 
 HUMAN = "human"
-OBSERVED_FIELD = "observed"
-"""Marks a private message whose audience the hub has extended by the observer."""
 OUTBOX_LOOK_SECONDS = 5.0
 """How long after a reply was recorded its channel is loaded again, if it has not left by then."""
 
@@ -126,10 +125,10 @@ class Routed:
     # Who answers next
 
     def _after_answer(self, memory: ConversationMemory, state: State, envelope: Envelope) -> Decision:
-        event = event_of(envelope)
-        routing = event.routing if isinstance(event, Packet) else Routing()
-        if routing.target is None or state.owed:
+        event = _packet_with_target(envelope)
+        if event is None or state.owed:
             return WAIT if state.owed else self._next(memory, state)
+        routing = event.routing
         if routing.rejected:
             return self._after_refusal(memory, state, envelope, routing=routing)
         moved = _moved_by_handoff(memory, state, envelope, routing=routing, observer=self._observer)
@@ -217,8 +216,8 @@ class Routed:
 
     def _with_resolved_handoff(self, memory: ConversationMemory, state: State, draft: Envelope) -> Envelope:
         """The packet with its target as the channel spells it, or with the reason why it is refused."""
-        event = event_of(draft)
-        if not isinstance(event, Packet) or event.routing.target is None:
+        event = _packet_with_target(draft)
+        if event is None:
             return draft
         routing = event.routing
         found = self.handoffs.resolve(
@@ -247,10 +246,14 @@ class RoutedHandoffs:
 
     def __init__(self, rules: HandoffRules, most: int) -> None:
         self._rules, self._most = rules, most
+        self._targets: dict[str, Sequence[str]] = {}
 
     def targets(self, state: State, speaker: str) -> Sequence[str]:
         """The names that the speaker may hand over to."""
-        return handoff_targets(self._rules, state.participants, speaker)
+        known = self._targets.get(speaker)
+        if known is None:  # the participants of a channel never change
+            known = self._targets[speaker] = tuple(handoff_targets(self._rules, state.participants, speaker))
+        return known
 
     def objection(
         self, memory: object, state: State, *, speaker: str, target: str, phase: str
@@ -271,6 +274,13 @@ class RoutedHandoffs:
             advice = f"There have been {memory.hops} handoffs for this message, the limit; answer yourself."
             return RefusedHandoff(f"hop_limit:{self._most}", advice)
         return found
+
+
+def _packet_with_target(envelope: Envelope) -> Packet | None:
+    """The packet, if it asks for a handoff. Most do not, and are not decoded for that."""
+    routing = envelope.event_data.get("routing")
+    event = event_of(envelope) if isinstance(routing, dict) and routing.get("target") is not None else None
+    return event if isinstance(event, Packet) else None
 
 
 def _dict_knob(name: str, given: object) -> Json:

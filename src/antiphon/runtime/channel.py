@@ -166,7 +166,9 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
         live = self._live
         draft = Envelope("", live.state.channel_id, self._speaker, None, event_type, data)
         if options:
-            draft = self._with_options(draft, options)
+            check_option_names(options, SendOptions.__optional_keys__)
+            if not options.keys() <= MESSAGE_OPTIONS:
+                draft = self._with_options(draft, options)
         return await self._core.admit(live, draft, may_run=self._may_run)
 
     def _message_data(self, text: str, options: SendOptions) -> Json:
@@ -196,7 +198,6 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
             raise UsageError(f"addressed_to is {describe(name)}, who is not in this channel; {advice}")
 
     def _with_options(self, draft: Envelope, options: SendOptions) -> Envelope:
-        check_option_names(options, SendOptions.__optional_keys__)
         message_id, audience = options.get("message_id"), options.get("audience")
         return replace(
             draft,

@@ -23,6 +23,8 @@ from antiphon.core.conversation_events import (
     EV_REPLY_DELIVERED,
     EV_REPLY_UNDELIVERABLE,
     EV_TRANSPORT_CONNECTED,
+    RECIPIENT_FIELD,
+    TRANSPORT_FIELD,
     ReplyDelivered,
     ReplyUndeliverable,
     TransportConnected,
@@ -39,8 +41,6 @@ from antiphon.hub.clock import Clock
 from antiphon.hub.known_secrets import redact_text
 from antiphon.hub.live import Channels, LiveChannel
 from antiphon.orchestration.conversation_memory import (
-    RECIPIENT_FIELD,
-    TRANSPORT_FIELD,
     ConversationMemory,
     ReplyCursor,
     reply_text,

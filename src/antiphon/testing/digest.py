@@ -4,6 +4,8 @@ Rule 1: ids and times are left out, and so are the owner and the attempts of a t
 Rule 2: calls come after all other events, turn by turn in the order of their positions, not of their results.
 Rule 3: tasks come last, in the order in which they were started, not ended; the channel of a task is digested without
         its origin.
+Rule 4: the deliveries of replies come by their transport, in the order of the replies, without their attempts. When one
+        is recorded depends on the other side of the transport.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import hashlib
 from collections.abc import Iterable
 
 from antiphon.core.codec import to_json
+from antiphon.core.conversation_events import EV_CONVERSATION_UNROUTED, EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE
 from antiphon.core.envelope import Envelope, Json
 from antiphon.core.events import (
     EV_CHANNEL_CREATED,
     EV_DEADLINE_EXTENDED,
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
+    EV_TURN_ASSIGNED,
     TASK_END_TYPES,
 )
 from antiphon.core.execution_events import (
@@ -39,6 +43,9 @@ ATTEMPT_EVENT_TYPES = frozenset(
 )
 CALL_EVENT_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_DOUBTED, EV_CALL_CLEARED})
 TASK_EVENT_TYPES = TASK_END_TYPES | {EV_TASK_STARTED, EV_TASK_PROGRESS}
+DELIVERY_EVENT_TYPES = frozenset({EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE})
+SHOWN_DATA_FIELD = "shown"
+"""A place in the log, by its sequence."""
 TURN_DATA_FIELD = "turn"
 TASK_DATA_FIELD = "task"
 KEY_DATA_FIELD = "key"
@@ -57,15 +64,19 @@ class _CanonicalLog:
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
+        self._sequences: dict[int, int] = {}
+        """The same places, by sequence."""
         self._turns: dict[str, int] = {}
         """The turns, numbered in the order in which they were assigned."""
         self._tasks: dict[str, list[list[object]]] = {}
         """The events of each task, in the order in which they were started."""
         self._calls: dict[str, dict[object, dict[str, Json]]] = {}
+        self._deliveries: dict[str, list[list[object]]] = {}
+        """What is recorded of the replies of each transport."""
         self._lines: list[list[object]] = []
 
     def of(self, log: Iterable[Envelope]) -> list[object]:
-        """All other events in order, the calls of every turn, and the tasks."""
+        """All other events in order, the calls of every turn, the tasks, and the deliveries if there are any."""
         log = list(log)
         turns = {
             str(envelope.event_data[TURN_DATA_FIELD]) for envelope in log if TURN_DATA_FIELD in envelope.event_data
@@ -74,6 +85,8 @@ class _CanonicalLog:
         for envelope in log:
             if envelope.event_type in CALL_EVENT_TYPES:
                 self._note(envelope)
+            elif envelope.event_type in DELIVERY_EVENT_TYPES:
+                self._note_delivery(envelope)
             elif envelope.event_type not in ATTEMPT_EVENT_TYPES:
                 self._tell(envelope)
         calls = [
@@ -81,21 +94,37 @@ class _CanonicalLog:
             for turn, number in self._turns.items()
             for index, entries in sorted(self._calls.get(turn, {}).items(), key=lambda item: str(item[0]).zfill(9))
         ]
-        return [self._lines, calls, list(self._tasks.values())]
+        deliveries = [sorted(self._deliveries.items())] if self._deliveries else []
+        return [self._lines, calls, list(self._tasks.values()), *deliveries]
 
     def _tell(self, envelope: Envelope) -> None:
         if envelope.event_type not in TASK_EVENT_TYPES:
-            self._places[envelope.envelope_id] = len(self._places) + 1
+            place = self._places[envelope.envelope_id] = len(self._places) + 1
+            self._sequences[envelope.sequence] = place
         data = {key: value for key, value in sorted(envelope.event_data.items()) if key not in TIME_FIELDS}
         if TURN_DATA_FIELD in data:
             data[TURN_DATA_FIELD] = self._turns[str(data[TURN_DATA_FIELD])]
         if envelope.event_type == EV_CHANNEL_CREATED:
             data["knobs"] = _without_task_origin(data.get("knobs"))
+        self._replace_references(envelope.event_type, data)
         about = self._lines
         if envelope.event_type in TASK_EVENT_TYPES:
             about = self._tasks.setdefault(str(data.pop(TASK_DATA_FIELD, None)), [])
         cause = self._places.get(envelope.causation_id or "", 0)
         about.append([envelope.sender_id, envelope.audience, envelope.event_type, data, cause])
+
+    def _replace_references(self, event_type: str, data: dict[str, object]) -> None:
+        """Put the place of an envelope where the data names it."""
+        if event_type == EV_TURN_ASSIGNED and SHOWN_DATA_FIELD in data:
+            data[SHOWN_DATA_FIELD] = self._sequences.get(_number(data[SHOWN_DATA_FIELD]), 0)
+        elif event_type == EV_CONVERSATION_UNROUTED:
+            data["message"] = self._places.get(str(data.get("message")), 0)
+
+    def _note_delivery(self, envelope: Envelope) -> None:
+        data = envelope.event_data
+        place = self._places.get(str(data.get("reply")), 0)
+        said = [place, envelope.event_type, data.get("error")]
+        self._deliveries.setdefault(str(data.get("transport")), []).append(said)
 
     def _note(self, envelope: Envelope) -> None:
         data = {
@@ -103,6 +132,10 @@ class _CanonicalLog:
         }
         calls = self._calls.setdefault(str(envelope.event_data.get(TURN_DATA_FIELD)), {})
         calls.setdefault(envelope.event_data.get("index"), {})[envelope.event_type] = data
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _assignment_order(turn: str) -> tuple[int, str]:
