@@ -22,6 +22,7 @@ from antiphon import Hub
 from antiphon.core.conditions import CONDITIONS
 from antiphon.core.targets import TARGETS
 from antiphon.orchestration import catalogue
+from antiphon.orchestration.predicates import PREDICATES
 from tests.docs.pages import DOCS, PAGES, Snippet, named, snippets, text_of
 
 WITH_CODE = [page for page in PAGES if snippets(text_of(page))]
@@ -89,6 +90,7 @@ def test_page_runs_in_one_function(page: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(catalogue, "_registered_adapters", {})  # as in a program of its own
     for names in (CONDITIONS, TARGETS):
         monkeypatch.setattr(names, "_registered", {})
+    monkeypatch.setattr(PREDICATES, "_known", {})
     pieces = snippets(text_of(page))
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from typing import Any
 
 from antiphon import (
     Agent,
@@ -39,6 +40,7 @@ from antiphon.orchestration.router import ConversationRouter, RoutingConditions,
 from antiphon.runtime.conversations import conversation_memory
 from antiphon.testing import ManualClock
 from tests.engines.crashing_workflows import Cue, Does, Mortal, Sees, Step, begins, until_death
+from tests.engines.test_sweep import Died
 from tests.support.waiting import let_others_run
 
 LONGEST_PAUSE = 400.0
@@ -48,7 +50,7 @@ UNWANTED = "unwanted"
 
 
 class Outside:
-    """What stands outside: models and tools that count how often they are asked, a ledger, and those who are reached."""
+    """What stands outside: models and tools that count how often they are asked, a ledger, and people."""
 
     def __init__(self, *, flaky: bool = False) -> None:
         self._flaky = flaky
@@ -158,7 +160,7 @@ def releases(to: str | None = None) -> Does:
         try:
             return await channel.release(to=to)
         except Denied as denied:
-            if denied.reason != "not_held":
+            if denied.reason not in ("not_held", "channel_closed"):
                 raise
             return None
 
@@ -354,7 +356,14 @@ class ConversationLife:
 
 async def conversed(talk: Talk, outside: Outside, store: Mortal, clock: ManualClock) -> list[Envelope]:
     """One life; `Died` if it ends before the conversation does."""
+    asyncio.get_running_loop().set_exception_handler(pass_over_death)
     return await until_death(ConversationLife(talk, outside, store, clock).lived(), store)
+
+
+def pass_over_death(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Nobody is left to see what ended a delivery."""
+    if not isinstance(context.get("exception"), Died):
+        loop.default_exception_handler(context)
 
 
 def replies_in(log: Sequence[Envelope]) -> list[Envelope]:

@@ -165,6 +165,8 @@ class Desk:
     def __init__(self, hub: Hub, clock: ManualClock, store: GatedStore | None = None) -> None:
         self.hub, self.clock, self.store = hub, clock, store
         self.people: dict[str, Participant] = {}
+        self.models: dict[str, Echo] = {}
+        """Those of the agents that answer everything."""
 
     async def join(self, *names: str) -> None:
         """Register services of these names; `name:kind` for another kind."""
@@ -181,6 +183,7 @@ class Desk:
     async def echoes(self, *names: str) -> dict[str, Echo]:
         """Register agents that answer everything; their models."""
         models = {name: Echo(name) for name in names}
+        self.models |= models
         for name, model in models.items():
             await self.hire(Agent(name, model=model))
         return models

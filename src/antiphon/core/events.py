@@ -13,6 +13,8 @@ import msgspec
 
 from antiphon.core.conversation_events import (
     CONVERSATION_STRUCTS,
+    OBSERVED_FIELD,
+    RECIPIENT_FIELD,
     ConversationMoved,
     ConversationRefused,
     ConversationReleased,
@@ -130,7 +132,7 @@ ASIDE_FIELD = "aside"
 of earlier versions also have it on imported history, which is an event of its own now."""
 ORIGINAL_FIELD = "original"
 """A field of speech that a hook has rewritten: the digest of what was sent, by which a repeated send is recognised."""
-HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD)
+HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD, RECIPIENT_FIELD, OBSERVED_FIELD)
 """The fields of speech that only the hub writes."""
 
 

@@ -52,12 +52,7 @@ class Membership(msgspec.Struct, frozen=True):
             return _not_open_denial(state)
         if draft.audience is None:
             return ALLOW
-        strangers = [name for name in draft.audience if name not in state.participants]
-        if not strangers:
-            return ALLOW
-        # An observer's answer is also for operators, who are no participants: its turn says so.
-        asking = {name for turn in state.owed if turn.speaker == draft.sender_id for name in turn.audience or ()}
-        stranger = next((name for name in strangers if name not in asking), None)
+        stranger = next((name for name in draft.audience if name not in state.participants), None)
         if stranger is None:
             return ALLOW
         advice = spelling_advice(stranger, state.participants)

@@ -109,7 +109,7 @@ def redact_loggers(names: Iterable[str]) -> None:
         logging.getLogger(name).addFilter(_redact_record)
 
 
-REDACTED_LOGGERS = tuple(f"antiphon.{part}" for part in ("engine", "hub", "mcp", "models", "server", "store"))
+REDACTED_LOGGERS = tuple(f"antiphon.{part}" for part in ("engine", "hub", "mcp", "models", "server", "store", "transport"))
 redact_loggers(REDACTED_LOGGERS)
 
 

@@ -33,7 +33,16 @@ from antiphon.core.conversation_events import (
 )
 from antiphon.core.envelope import HUB, NEVER, Envelope, Instant, Json, visible_to
 from antiphon.core.event_data import event_of
-from antiphon.core.events import EV_CHANNEL_CREATED, EV_PACKET, EV_TEXT, EV_TURN_ASSIGNED, SPEECH_TYPES, ChannelCreated
+from antiphon.core.events import (
+    EV_CHANNEL_CREATED,
+    EV_CHANNEL_FORKED,
+    EV_PACKET,
+    EV_TEXT,
+    EV_TURN_ASSIGNED,
+    SPEECH_TYPES,
+    ChannelCreated,
+    ChannelForked,
+)
 from antiphon.orchestration.conversation import ConversationState, PhaseTransition
 
 SOURCE_FIELD, INTENT_FIELD, ADDRESSED_FIELD = "source", "intent", "addressed_to"
@@ -102,6 +111,8 @@ class ConversationMemory(msgspec.Struct, frozen=True):
     """In the order in which they are answered."""
     current: WaitingMessage | None = None
     """The message that was answered last, or is being answered."""
+    answering: str = ""
+    """The agent that was given the last turn about it, the observer aside."""
     hops: int = 0
     """How many handoffs there have been since that message."""
     observed: bool = True
@@ -135,6 +146,7 @@ HEARD_TYPES = frozenset(
     {
         *SPEECH_TYPES,
         EV_CHANNEL_CREATED,
+        EV_CHANNEL_FORKED,
         EV_TURN_ASSIGNED,
         EV_CONVERSATION_MOVED,
         EV_CONVERSATION_REFUSED,
@@ -187,6 +199,8 @@ def _fold_event(memory: ConversationMemory, envelope: Envelope) -> ConversationM
             return _take_up(memory, message)
         case TransportConnected(names=names):
             return replace(memory, connected=tuple(names))
+        case ChannelForked():  # what has to leave, leaves from the channel that was forked
+            return replace(memory, outbox={}, connected=())
         case ReplyDelivered(transport=name, sequence=done) | ReplyUndeliverable(transport=name, sequence=done):
             return _fold_delivery(memory, name, done=done, at=at)
         case _:
@@ -273,7 +287,9 @@ def _fold_delivery(memory: ConversationMemory, name: str, *, done: int, at: Inst
 def _fold_assignment(memory: ConversationMemory, envelope: Envelope, observer: str | None) -> ConversationMemory:
     memory = _take_up(memory, envelope.causation_id or "")
     speakers = envelope.event_data.get("speakers")
-    return replace(memory, observed=True) if observer is not None and speakers == [observer] else memory
+    if not isinstance(speakers, list) or not speakers:
+        return memory
+    return replace(memory, observed=True) if speakers[0] == observer else replace(memory, answering=speakers[0])
 
 
 def _take_up(memory: ConversationMemory, message_id: str) -> ConversationMemory:

@@ -199,8 +199,8 @@ class Routed:
     def _observation(self, memory: ConversationMemory, message: WaitingMessage) -> Assign:
         """The observer's turn. What it says is for people other than the creator, and for operators."""
         assert self._observer is not None, "without an observer nothing is observed"
-        people = (name for name, kind in memory.kinds.items() if kind == HUMAN and name != memory.creator)
-        answers = AnsweredMessage(message.envelope_id, message.sequence, (OPERATORS, *people))
+        people = tuple(name for name, kind in memory.kinds.items() if kind == HUMAN and name != memory.creator)
+        answers = AnsweredMessage(message.envelope_id, message.sequence, people or (self._observer,))
         return Assign((self._observer,), "observes", answers=answers)
 
     def _shown_to_observer(self, state: State, draft: Envelope) -> Envelope:
@@ -296,7 +296,7 @@ def _moved_by_handoff(
 ) -> ConversationMoved:
     before, target = memory.state, routing.target or ""
     agent = target if state.participants.get(target) == "agent" else None
-    from_agent = envelope.sender_id if envelope.sender_id != observer else before.active_agent_id
+    from_agent = envelope.sender_id if envelope.sender_id != observer else before.active_agent_id or memory.answering
     return ConversationMoved(
         from_phase=before.phase,
         to_phase=routing.phase or before.phase,

@@ -10,6 +10,8 @@ from antiphon.core.envelope import Json
 
 ROUTED = "routed"
 ROUTER_KNOB, HANDOFF_KNOB = "router", "handoff"
+CONVERSATION_NAME = "conversation"
+"""What a hub's routed conversation is called for clients, unless it is named."""
 
 
 class ConversationDefaults:
@@ -17,6 +19,9 @@ class ConversationDefaults:
 
     def __init__(self) -> None:
         self.router: Json | None = None
+        self.name = CONVERSATION_NAME
+        self.people: tuple[str, ...] = ()
+        """Who takes part in a conversation beside its creator and the agents."""
         self._handlers: list[tuple[Json, Json]] = []
 
     def add_handler(self, router: Json, rules: Json) -> None:

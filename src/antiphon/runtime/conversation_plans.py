@@ -126,12 +126,14 @@ def _denial_of_release(memory: ConversationMemory, channel: State, by: str) -> D
     return Deny("not_a_person", f"{by!r} cannot release this conversation; {wanted} or an operator can")
 
 
-async def release_conversation(core: HubCore, live: LiveChannel, to: str | None, *, by: str) -> None:
-    """End the hold of a person over a routed conversation. See `Channel.release`."""
+async def release_conversation(
+    core: HubCore, live: LiveChannel, to: str | None, *, by: str, operator: bool = False
+) -> None:
+    """End the hold of a person over a routed conversation. See `Channel.release`. An operator may end any."""
     if to is not None and not isinstance(to, str):
         raise UsageError(f"to is {describe(to)}; give the name of an agent, or None")
     conversation_memory(live)
-    await submit_conversation_plan(core, live, ReleaseConversation(to, by, core.new_id), by=by)
+    await submit_conversation_plan(core, live, ReleaseConversation(to, by, core.new_id, operator), by=by)
 
 
 async def submit_conversation_plan(

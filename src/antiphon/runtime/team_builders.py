@@ -113,19 +113,18 @@ def review_loop(
 
     It ends with `not_approved` after so many reviews of which none did, and when anyone else has had a turn. `approved`
     is asked of what the reviewer says; by default it is `Approved()`. `opener` has the first turn, to say what is to
-    be written; a person may leave it out, and interject.
+    be written. Without it the author begins, and a person may interject what is to be written.
     """
     writes, reviews = _name_of(author, "author"), _name_of(reviewer, "reviewer")
     starts = writes if opener is None else _name_of(opener, "opener")
     if writes == reviews:
         raise UsageError(f"{writes!r} is the author and the reviewer; let another agent or person review")
-    if starts == reviews:
-        raise UsageError(f"{reviews!r} is the reviewer and the opener; let the author begin, or another participant")
     if type(most_rounds) is not int or not 1 <= most_rounds <= MAX_REVIEW_ROUNDS:
         raise UsageError(f"most_rounds is {describe(most_rounds)}; give a number of reviews, 1 to {MAX_REVIEW_ROUNDS}")
     reviewed = FromSpeaker(reviews)
     # Each of these rules fires once in the life of the channel, so their number is the number of returns.
     returns = [Transition(Once(reviewed), AgentTarget(writes)) for _ in range(most_rounds - 1)]
+    # Read first: what the reviewer says as the opener is no review.
     opening = [] if starts == writes else [Transition(Once(FromSpeaker(starts)), AgentTarget(writes))]
     rules = [
         *opening,

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
+from typing import Protocol
 
 import msgspec
 
@@ -97,6 +98,17 @@ WAITING_REASONS = frozenset({IN_DOUBT, SUSPENDED})
 NumberedEvent = tuple[int, AgentEvent | None]
 """An event with the sequence of its envelope; `NO_SEQUENCE` for a token, which is not recorded."""
 NO_SEQUENCE = 0
+
+
+class MessageEvents(Protocol):
+    """Projects the envelopes of a channel to the events of what answers a message."""
+
+    message: Envelope | None
+    over: bool
+
+    def project_page(self, page: Sequence[Envelope], subscriber: TokenSubscriber | None) -> Iterator[NumberedEvent]:
+        """The events of a page, and the tokens that have come. The first page is empty: what is known already."""
+        ...
 
 
 class TurnEvents:
@@ -280,7 +292,7 @@ def _tool_result(event: CallFinished | CallFailed) -> ToolResult:
 
 async def follow_turn(
     channel: Channel,
-    turn_events: TurnEvents,
+    turn_events: MessageEvents,
     message: Envelope | AbstractAsyncContextManager[Envelope],
     *,
     tokens: bool = False,
@@ -300,6 +312,10 @@ async def follow_turn(
         turn_events.message = await stack.enter_async_context(sending)
         start = turn_events.message.sequence
         yield start, None
+        for numbered in turn_events.project_page((), None):
+            yield numbered
+        if _is_over(turn_events):
+            return
         reading = tail_pages(core, live, start, until=core.stopped, tokens=subscriber)
         async for page in await stack.enter_async_context(aclosing(reading)):
             for numbered in turn_events.project_page(page, subscriber):
@@ -307,6 +323,10 @@ async def follow_turn(
             if turn_events.over:
                 return
     raise UsageError("the hub was closed while the agent was answering; its turn goes on when it is opened again")
+
+
+def _is_over(events: MessageEvents) -> bool:
+    return events.over
 
 
 async def strip_sequences(events: AsyncGenerator[NumberedEvent, None]) -> AsyncGenerator[AgentEvent, None]:

@@ -24,6 +24,8 @@ from antiphon.core.views import envelope_for_participants
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.channel import Channel, SendOptions
 from antiphon.runtime.channel_lifecycle import Erasure
+from antiphon.runtime.conversation_defaults import ROUTED
+from antiphon.runtime.conversation_plans import conversation_memory, release_conversation
 from antiphon.runtime.participant import Participant, ensure_person_registered
 from antiphon.runtime.subscriptions import follow_channel
 from antiphon.server.agent_routes import LAST_ID_HEADER, SEQUENCE_PATTERN, make_stream
@@ -42,6 +44,7 @@ from antiphon.server.schemas import (
     MessageBody,
     Opening,
     Reason,
+    Release,
     SubscribeQuery,
     channel_state_of,
 )
@@ -85,7 +88,8 @@ async def open_channel(ctx: RequestContext) -> ChannelState:
     wanted, principal = ctx.body_as(Opening), ctx.principal
     await _register_key_holders(ctx, wanted.target)
     speaker = Participant(ctx.hub.core, principal.name, principal.kind, may_run=principal.may("invoke"))
-    return channel_state_of((await speaker.open(**asdict(wanted))).state)
+    opened = await speaker.open(**asdict(wanted))
+    return _shown_channel(await ctx.hub.core.live(opened.channel_id))
 
 
 async def _register_key_holders(ctx: RequestContext, names: list[str]) -> None:
@@ -98,8 +102,15 @@ async def _register_key_holders(ctx: RequestContext, names: list[str]) -> None:
 
 async def show_channel(ctx: RequestContext) -> ChannelState:
     """Show a channel as it is now."""
-    view = OPERATOR_VIEW_NAME if ctx.principal.may("operate") else "own"
-    return channel_state_of((await _visible_channel(ctx, view)).state)
+    return _shown_channel(await _visible_channel(ctx, _widest_view(ctx)))
+
+
+def _shown_channel(live: LiveChannel) -> ChannelState:
+    return channel_state_of(live.state, conversation_memory(live) if live.state.type == ROUTED else None)
+
+
+def _widest_view(ctx: RequestContext) -> str:
+    return OPERATOR_VIEW_NAME if ctx.principal.may("operate") else "own"
 
 
 async def read_log(ctx: RequestContext) -> LogPage:
@@ -169,9 +180,19 @@ async def post_message(ctx: RequestContext) -> Envelope:
         priority=Priority(said.priority),
         message_id=said.message_id,
     )
+    of_text: SendOptions = {
+        "transport": said.transport,
+        "source": said.source,
+        "intent": said.intent,
+        "addressed_to": said.addressed_to,
+        "set": said.set,
+    }
+    given = next((name for name, value in of_text.items() if value is not None), None)
     match said:
         case MessageBody(text=str(text), event_type=None, data=None):
-            return await channel.send(text, **options)
+            return await channel.send(text, **options if given is None else {**options, **of_text})
+        case MessageBody(text=None, event_type=str(event_type)) if given is not None:
+            raise RequestRefused(422, "bad_body", f"{given} belongs to a text; with {event_type!r}, put it into data")
         case MessageBody(text=None, event_type=str(event_type)):
             return await channel.post(event_type, said.data or {}, **options)
         case _:
@@ -182,7 +203,15 @@ async def change_context(ctx: RequestContext) -> ChannelState:
     """Change the context variables of a channel."""
     changes, channel = ctx.body_as(Changes), await writable_channel(ctx)
     await channel.post(EV_CONTEXT_SET, {"set": changes.set, "delete": changes.delete})
-    return channel_state_of(channel.state)
+    return _shown_channel(await ctx.hub.core.live(channel.channel_id))
+
+
+async def release_channel(ctx: RequestContext) -> ChannelState:
+    """End the hold of a person over a routed channel. With the scope `operate` any, also from outside of it."""
+    live = await _visible_channel(ctx, _widest_view(ctx))
+    to, operator = ctx.body_as(Release).to, ctx.principal.may("operate")
+    await release_conversation(ctx.hub.core, live, to, by=ctx.principal.name, operator=operator)
+    return _shown_channel(live)
 
 
 async def close_channel(ctx: RequestContext) -> ChannelEnd:

@@ -68,7 +68,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """A conversation whose last message is to be answered. Unknown fields have no effect."""
 
     model: str
-    """The name of the agent."""
+    """The name of the agent, or of the conversation."""
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     stream: bool | None = None
     stream_options: ChatStreamOptions | None = None
@@ -110,14 +110,38 @@ def chat_usage_of(usage: Usage) -> ChatUsage:
     return ChatUsage(read, written, read + written, ChatCached(usage.cache_read_tokens))
 
 
+class ChatHandoff(msgspec.Struct, frozen=True, rename={"giver": "from"}):
+    """An agent hands a routed conversation over."""
+
+    giver: str
+    """The agent that has handed over: `from` on the wire."""
+    to: str
+    """An agent; or a person of the channel, or `human`."""
+    phase: str
+    """The phase in which the conversation continues."""
+    reason: str
+
+
+class ChatConversationNote(msgspec.Struct, frozen=True):
+    """What has happened to a routed conversation while the message was answered."""
+
+    handoffs: list[ChatHandoff]
+    person: str
+    """The person that has the conversation, or `human`, if that is why no agent answers; else empty."""
+    unrouted: bool
+    """Whether the router names no agent for the message."""
+
+
 class ChatNote(msgspec.Struct, frozen=True):
     """Extensions of the protocol."""
 
     agent: str
-    """The member of the team that answered."""
+    """The member of the team that answered; in a routed conversation, the agent, or "" if none did."""
     channel_id: str
     stopped: str | None
     """The named limit that ended the turn; None if it ended by itself."""
+    conversation: ChatConversationNote | UnsetType = UNSET
+    """Of a routed conversation alone."""
 
 
 ChatFinish = Literal["stop", "length"]
@@ -174,7 +198,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
 
 
 class ModelRow(msgspec.Struct, frozen=True):
-    """An agent, as chat clients know it."""
+    """An agent, or the routed conversation of the server, as chat clients know it."""
 
     id: str
     object: Literal["model"]
@@ -184,7 +208,7 @@ class ModelRow(msgspec.Struct, frozen=True):
 
 
 class ModelList(msgspec.Struct, frozen=True):
-    """The agents of the server."""
+    """The agents of the server, and its routed conversation if it has one."""
 
     object: Literal["list"]
     data: list[ModelRow]

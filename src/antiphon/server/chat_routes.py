@@ -1,6 +1,7 @@
 """Chat completions: agents as models, for every client that knows the protocol.
 
-Rule 1: a model is an agent, and answers with its own prompt, tools and team.
+Rule 1: a model is an agent, and answers with its own prompt, tools and team; or the routed conversation of the hub,
+        in which the agent that its router names answers.
 Rule 2: a conversation is a channel: the one that the request names, the one that holds its earlier messages, or a new
         one that begins with them.
 Rule 3: a request repeated with its idempotency key gets the first answer. Nothing is done twice.
@@ -14,22 +15,21 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import msgspec
-from msgspec.structs import replace
 
-from antiphon.agents.declaration import Declaration
 from antiphon.agents.loop import TURN_STOP_REASONS
 from antiphon.core.codec import digest_of
 from antiphon.core.envelope import derived_id, to_datetime
 from antiphon.core.errors import TurnFailed
 from antiphon.core.text import describe
 from antiphon.core.views import Message
-from antiphon.hub.live import LiveChannel
 from antiphon.hub.system_channels import REGISTRY_CHANNEL
-from antiphon.runtime.agent import ASSISTANT_ROLE, ImportedHistory, channel_of, check_invocation, send_and_follow
+from antiphon.runtime.agent import ASSISTANT_ROLE, ImportedHistory
 from antiphon.runtime.channel import Channel
-from antiphon.runtime.turn_events import FinalStateEvent, NumberedEvent, TurnEvents, agent_reply_of
+from antiphon.runtime.conversation_turns import send_and_follow_message
+from antiphon.runtime.turn_events import FinalStateEvent, NumberedEvent
 from antiphon.server.agent_routes import make_stream
 from antiphon.server.app import RequestContext
+from antiphon.server.chat_models import ChatModel, FollowedAnswer, model_names, require_model
 from antiphon.server.chat_protocol import (
     ChatAnswer,
     ChatChoice,
@@ -165,23 +165,25 @@ KEYED_CONVERSATION_PREFIX = "chat.completion"
 
 
 async def list_models(ctx: RequestContext) -> ModelList:
-    """List the agents as models."""
+    """List the agents as models, and the routed conversation if there is one."""
     created = await _agents_created(ctx)
-    return ModelList("list", [_model_row(name, created) for name in ctx.hub.core.agents])
+    return ModelList("list", [_model_row(name, created) for name in model_names(ctx)])
 
 
 async def show_model(ctx: RequestContext) -> ModelRow:
-    """Show an agent as a model."""
-    return _model_row(_require_model(ctx, ctx.request.path_params["name"]).name, await _agents_created(ctx))
+    """Show an agent, or the routed conversation, as a model."""
+    name: str = ctx.request.path_params["name"]
+    require_model(ctx, name)
+    return _model_row(name, await _agents_created(ctx))
 
 
 async def complete_chat(ctx: RequestContext) -> ChatCompletion | EventStream:
     """Answer the last message of a conversation; with `stream`, in chunks as server-sent events."""
     request = ctx.body_as(ChatRequest)
     conversation = conversation_of(request)
-    agent = _require_model(ctx, request.model)
-    check_invocation(ctx.hub, agent, conversation.text)
-    exchange = await _chat_exchange(ctx, agent, request, conversation=conversation)
+    model = require_model(ctx, request.model)
+    model.check(ctx, conversation.text)
+    exchange = await _chat_exchange(ctx, model, request, conversation=conversation)
     if not request.stream:
         return await exchange.answered()
     return make_stream(ctx, await exchange.streamed())
@@ -191,11 +193,10 @@ class ChatExchange(msgspec.Struct):
     """One message and its answer."""
 
     ctx: RequestContext
-    agent: Declaration
     request: ChatRequest
     conversation: ChatConversation
     channel: Channel
-    turn_events: TurnEvents
+    answer: FollowedAnswer
     held: ChatPosition | None = None
     """The entry taken from the memory for this."""
     named: bool = False
@@ -230,16 +231,16 @@ class ChatExchange(msgspec.Struct):
         """Remember where the conversation stands; `TurnFailed` if there is no answer."""
         if final.stopped is not None and final.stopped not in TURN_STOP_REASONS:
             raise TurnFailed(final.stopped, self.channel.channel_id, final.detail, agent=final.agent)
-        reply = agent_reply_of(self.agent, self.turn_events.path, final)
+        note = self.answer.note(final)
         if not self.named:
             known = conversation_digest(self.ctx, self.request, self.conversation.answered(said))
             self.ctx.app_state.memory.keep(known, ChatPosition(self.channel.channel_id, sequence))
-        return ChatNote(reply.agent, reply.channel_id, reply.stopped)
+        return note
 
     async def _events(self, *, tokens: bool) -> AsyncGenerator[NumberedEvent, None]:
         """The events of the turn, once the message is recorded."""
         said, message_id = self.conversation.text, checked_header(self.ctx, KEY_HEADER)
-        events = send_and_follow(self.channel, self.turn_events, said, message_id=message_id, tokens=tokens)
+        events = send_and_follow_message(self.channel, self.answer.events, said, message_id=message_id, tokens=tokens)
         try:
             await anext(events)
         except Exception:
@@ -255,69 +256,40 @@ class ChatExchange(msgspec.Struct):
 
     def _head(self) -> ChatChunk:
         """A chunk with what all parts of the answer share."""
-        message = self.turn_events.message
+        message = self.answer.events.message
         assert message is not None, "it has been said"
         chat_id = f"chatcmpl-{derived_id(self.channel.channel_id, message.envelope_id).replace('-', '')}"
         return ChatChunk(chat_id, "chat.completion.chunk", _unix_seconds(message.created_at), self.request.model, [])
 
 
 async def _chat_exchange(
-    ctx: RequestContext, agent: Declaration, request: ChatRequest, *, conversation: ChatConversation
+    ctx: RequestContext, model: ChatModel, request: ChatRequest, *, conversation: ChatConversation
 ) -> ChatExchange:
     """The exchange in the channel that its conversation belongs to."""
     held: ChatPosition | None = None
     thread_id, key = thread_id_of(ctx, request), checked_header(ctx, KEY_HEADER)
     earlier = conversation_digest(ctx, request, conversation.earlier)
-    memory, hub, speaker = ctx.app_state.memory, ctx.hub, ctx.principal.name
+    memory, hub = ctx.app_state.memory, ctx.hub
     before = ImportedHistory(conversation.seeds(), key_id=ctx.principal.key_id)
     if thread_id is not None:
-        channel = await channel_of(hub, agent, thread_id, speaker=speaker)
+        channel = await model.thread(ctx, thread_id)
     elif key is not None:
         # Not the channel in the memory: a repeated request must find this one after the memory is lost.
-        before = await _continued_history(ctx, agent, memory.known(earlier), before=before)
-        channel = await channel_of(
-            hub, agent, f"{KEYED_CONVERSATION_PREFIX}/{earlier}/{key}", speaker=speaker, before=before
+        known = memory.known(earlier)
+        continued = await model.continues(ctx, known) if known is not None else None
+        channel = await model.thread(
+            ctx, f"{KEYED_CONVERSATION_PREFIX}/{earlier}/{key}", before=before, continued=continued
         )
     else:
         held = memory.take(earlier)
-        live = await _unchanged_channel(ctx, held)
+        live = await model.continues(ctx, held) if held is not None else None
         if live is not None:
-            channel = Channel(hub.core, live, speaker)
+            channel = Channel(hub.core, live, ctx.principal.name)
         else:
             held = None
-            channel = await channel_of(hub, agent, None, speaker=speaker, before=before)
-    thread = await hub.core.live(channel.channel_id)
-    turn_events = TurnEvents(agent.name, lambda: thread.state)
-    return ChatExchange(ctx, agent, request, conversation, channel, turn_events, held, named=thread_id is not None)
-
-
-async def _unchanged_channel(ctx: RequestContext, held: ChatPosition | None) -> LiveChannel | None:
-    """The channel of a conversation, if nothing was recorded in it since."""
-    if held is None:
-        return None
-    live = await ctx.hub.core.live(held.channel_id)
-    if live.state.status != "active":
-        return None
-    [answer, *_] = await live.read(held.sequence - 1)
-    return live if live.state.last_envelope_id == answer.envelope_id else None
-
-
-async def _continued_history(
-    ctx: RequestContext, agent: Declaration, held: ChatPosition | None, *, before: ImportedHistory
-) -> ImportedHistory:
-    """The history of a new channel, with the active member and context variables of the known one it continues."""
-    live = await _unchanged_channel(ctx, held)
-    if live is None:
-        return before
-    state = live.state
-    return replace(before, active=state.active.get(agent.name, ""), context_vars=state.context_vars)
-
-
-def _require_model(ctx: RequestContext, name: str) -> Declaration:
-    agent = ctx.hub.core.agents.get(name)
-    if agent is None:
-        raise RequestRefused(404, "model_not_found", f"no model is called {name!r} here; GET /v1/models lists them")
-    return agent
+            channel = await model.thread(ctx, None, before=before)
+    answer = model.answer(await hub.core.live(channel.channel_id))
+    return ChatExchange(ctx, request, conversation, channel, answer, held, named=thread_id is not None)
 
 
 def _model_row(name: str, created: int) -> ModelRow:

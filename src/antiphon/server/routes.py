@@ -25,6 +25,7 @@ from antiphon.server.channel_routes import (
     open_channel,
     post_message,
     read_log,
+    release_channel,
     show_channel,
     subscribe,
 )
@@ -226,6 +227,9 @@ ROUTES: tuple[HttpRoute, ...] = (
     ),
     HttpRoute(
         "POST", f"{CHANNEL}/context", change_context, "write", schemas.ChannelState, schemas.Changes, refuses=(409,)
+    ),
+    HttpRoute(
+        "POST", f"{CHANNEL}/release", release_channel, "write", schemas.ChannelState, schemas.Release, refuses=(409,)
     ),
     HttpRoute("POST", f"{CHANNEL}/close", close_channel, "write", schemas.ChannelEnd, schemas.Reason, refuses=(409,)),
     HttpRoute("POST", f"{CHANNEL}/cancel", cancel_turns, "write", schemas.Cancelled, schemas.Reason, refuses=(409,)),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from antiphon.agents.call_results import NO_USAGE, Usage
 from antiphon.core.envelope import Envelope, Json
 from antiphon.core.state import ChannelStatus, State
+from antiphon.orchestration.conversation import PhaseTransition
+from antiphon.orchestration.conversation_memory import ConversationMemory
 from antiphon.runtime.approvals import Approval
 from antiphon.server.api_keys import Key, KeyHolderKind, KeyScope
 from antiphon.store.protocol import ChannelRow
@@ -109,6 +111,23 @@ class Opening(StrictParams, frozen=True):
     """Makes the request idempotent: the same key returns the same channel."""
 
 
+class ChannelConversation(msgspec.Struct, frozen=True):
+    """Where a routed conversation is now."""
+
+    phase: str
+    active_agent_id: str | None
+    """The agent that answers; None if each message is routed, or if a person has the conversation."""
+    previous_agent_id: str | None
+    handoff_count: int
+    phase_started_at: str
+    phase_history: list[PhaseTransition]
+    """The last transitions, oldest first."""
+    context: Json
+    revision: int
+    person: str
+    """The person that has the conversation, or `human`; empty while agents have it."""
+
+
 class ChannelState(msgspec.Struct, frozen=True):
     """A channel as it is now."""
 
@@ -131,11 +150,17 @@ class ChannelState(msgspec.Struct, frozen=True):
     updated_at: str
     erased: bool
     """Whether its content was erased: tombstones are left."""
+    conversation: ChannelConversation | UnsetType = UNSET
+    """Of a routed channel alone."""
 
 
-def channel_state_of(state: State) -> ChannelState:
+def channel_state_of(state: State, conversation: ConversationMemory | None = None) -> ChannelState:
     """A state as a response."""
-    return msgspec.convert(state, ChannelState, from_attributes=True)
+    shown = msgspec.convert(state, ChannelState, from_attributes=True)
+    if conversation is None:
+        return shown
+    fields: Json = {**msgspec.structs.asdict(conversation.state), "person": conversation.person}
+    return msgspec.structs.replace(shown, conversation=msgspec.convert(fields, ChannelConversation))
 
 
 class SubscribeQuery(StrictParams, frozen=True):
@@ -171,6 +196,16 @@ class MessageBody(StrictParams, frozen=True):
     message_id: ShortText | None = None
     sender_id: ParticipantName | None = None
     """The sender is the participant of the key. Another name here is refused, and the refusal is recorded."""
+    transport: ShortText | None = None
+    """The transport by which a text came: `sms`, `email` …"""
+    source: ShortText | None = None
+    """Where it came from by this transport."""
+    intent: ShortText | None = None
+    """What it is about, as rules of a router see it."""
+    addressed_to: ParticipantName | None = None
+    """The participant of a routed channel that is to answer, whatever its router says."""
+    set: Json | None = None
+    """Context variables that are written with a text."""
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -198,6 +233,13 @@ class ChannelEnd(msgspec.Struct, frozen=True):
     """Why a channel has ended: for the reason given, unless it had ended before."""
 
     reason: str
+
+
+class Release(StrictParams, frozen=True):
+    """To whom a person gives a routed conversation back."""
+
+    to: ParticipantName | None = None
+    """The agent that answers the next message; None if it is routed."""
 
 
 class Cancelled(msgspec.Struct, frozen=True):

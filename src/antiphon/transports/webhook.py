@@ -1,7 +1,7 @@
 """The webhook transport: a reply is a signed POST to a URL, and a message is a signed POST to this hub's server.
 
 Rule 1: a call of `send` makes one attempt. The hub decides when to try again.
-Rule 2: a 2xx status is a delivery, whatever becomes of the rest of the response. 408, 425, 429, 5xx and errors of the
+Rule 2: a 2xx status is a delivery, even if the rest of the response is lost. 408, 425, 429, 5xx and errors of the
         network may pass; every other status refuses the reply for good, redirects too: they are not followed.
 Rule 3: the connection goes to an address that was checked (see `addresses`), without a second resolution and without a
         proxy. The certificate is checked for the name in the URL.
@@ -128,10 +128,7 @@ class WebhookTransport:
         said = bytearray()
         with suppress(TimeoutError, httpx2.HTTPError):
             async with asyncio.timeout_at(deadline):
-                async for chunk in response.aiter_raw():
-                    said += chunk
-                    if len(said) > self._max_response_bytes:
-                        break
+                await _read_into(said, response, most=self._max_response_bytes)
         return bytes(said[: self._max_response_bytes])
 
     def _check_response(self, response: Response, body: bytes) -> None:
@@ -145,6 +142,14 @@ class WebhookTransport:
         if status in PASSING_STATUSES or status >= 500:
             raise TransportUnavailable(said, retry_after=_retry_seconds(response.headers.get("retry-after")))
         raise TransportRefused(said)
+
+
+async def _read_into(said: bytearray, response: Response, *, most: int) -> None:
+    """Read a body chunk by chunk, so that what arrived is kept if the rest does not."""
+    async for chunk in response.aiter_raw():
+        said += chunk
+        if len(said) > most:
+            return
 
 
 def _parse_webhook_url(url: str, *, allow_private: bool) -> URL:
