@@ -174,9 +174,9 @@ class Desk:
             name, _, kind = each.partition(":")
             self.people[name] = await self.hub.register(name, kind=kind or "service")
 
-    async def agent(self, name: str, *script: object, **options: object) -> ScriptedModel:
+    async def agent(self, name: str, *script: object, by: str = "order", **options: object) -> ScriptedModel:
         """Register an agent whose model answers by this script."""
-        model = ScriptedModel(script)  # type: ignore[arg-type]
+        model = ScriptedModel(script, by=by)  # type: ignore[arg-type]
         await self.hire(Agent(name, model=model, **options))  # type: ignore[arg-type]
         return model
 

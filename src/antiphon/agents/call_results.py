@@ -281,9 +281,8 @@ class Handoff(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_default
     reason: str = ""
     summary: str = ""
     phase: str = ""
-    """The phase of the conversation from then on; "" if it is not to change, or the channel says which."""
     escalation: str = ""
-    """The transport by which replies leave from then on; "" if that is not to change."""
+    """The phase of a conversation, and the transport by which replies leave, from then on; "" for no change."""
     briefing: bool = False
     """Whether the summary is for the next agent alone. Otherwise it is what the turn says, if it says nothing else."""
 

@@ -1,4 +1,4 @@
-"""A user-defined Python file with agents or a graph.
+"""A user-defined Python file with agents, and perhaps a graph, a router or a pipeline.
 
 Rule 1: the file is executed once, as a module of its own, its folder first on `sys.path`, as Python does.
 Rule 2: every mistake in it is reported in a sentence with the file, the line if there is one, and the value.
@@ -21,15 +21,25 @@ from typing import NamedTuple
 import click
 
 from antiphon.cli.graph_commands import graph_participants
+from antiphon.cli.program_routing import ProgramRouting, routing_from
 from antiphon.core.envelope import Json, check_name
 from antiphon.core.errors import AntiphonError, RulesInvalid, UsageError
 from antiphon.core.text import describe, describe_error
 from antiphon.orchestration.graph import TransitionGraph
+from antiphon.orchestration.pipeline import ConversationPipeline
+from antiphon.orchestration.router import ConversationRouter
+from antiphon.orchestration.workflow import Workflow
 from antiphon.runtime.agent import DEFAULT_SPEAKER, Agent
+from antiphon.runtime.conversation_defaults import ROUTED
 
 PROGRAM_MODULE_NAME = "antiphon_program"
 """The module's `__name__`, by which the file can tell whether Python runs it directly."""
 ExitReason = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+VARIABLES_BY_TYPE: dict[type, str] = {
+    TransitionGraph: "graph",
+    ConversationRouter: "router",
+    ConversationPipeline: "pipeline",
+}
 AGENTS_ADVICE = "give an Agent, a list of them, or a function that returns or yields them"
 
 
@@ -42,8 +52,9 @@ class Program:
     """The value in the file; None if there is none."""
     graph: TransitionGraph | None = None
     participants: tuple[str, ...] = ()
-    """The participants of the graph, the creator first; empty if the file does not list them."""
+    """The participants of the graph or conversation, the creator first; empty if the file does not list them."""
     title: str = ""
+    routing: ProgramRouting | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[Agent, ...]]:
@@ -65,12 +76,15 @@ def load_program(path: str) -> Program:
         raise click.UsageError(f"there is no file {path!r}")
     found = vars(_execute_file(path))
     agents, graph, title = found.get("agents"), found.get("graph"), found.get("title")
+    routing = routing_from(path, found)
+    if agents is None and routing is not None:
+        raise UsageError(f"{path} defines no agents, to whom messages could be routed; add agents = [Agent(…)]")
     if agents is None and graph is None:
         raise _nothing_defined_error(path, found)
     if title is not None and not isinstance(title, str):
         raise UsageError(f"{path}: title is {describe(title)}; give a text")
     participants = _participants_from(path, found.get("participants"))
-    return Program(path, agents, _graph_from(path, graph), participants, title or Path(path).stem)
+    return Program(path, agents, _graph_from(path, graph), participants, title or Path(path).stem, routing)
 
 
 def _execute_file(path: str) -> ModuleType:
@@ -97,8 +111,9 @@ def _nothing_defined_error(path: str, found: dict[str, object]) -> UsageError:
 
 def _expected_variable(value: object) -> str:
     """The variable that a value belongs in; empty if in none."""
-    if isinstance(value, TransitionGraph):
-        return "graph"
+    for kind, name in VARIABLES_BY_TYPE.items():
+        if isinstance(value, kind):
+            return name
     some = value if isinstance(value, list | tuple) and value else [value]
     return "agents" if all(isinstance(each, Agent) for each in some) else ""
 
@@ -199,26 +214,46 @@ def _program_error(path: str, error: BaseException) -> UsageError:
     return UsageError(f"{place}: {error if isinstance(error, AntiphonError) else describe_error(error)}")
 
 
-class WorkflowRoster(NamedTuple):
-    """The participants of a workflow, and its graph as data."""
+class ProgramRoster(NamedTuple):
+    """The participants of the channel that a file defines, and what it is opened with."""
 
     title: str
     names: list[str]
     """The creator first."""
     people: list[str]
-    graph: Json
+    type: str
+    knobs: Json
 
 
-def workflow_roster(program: Program, agents: Iterable[Agent]) -> WorkflowRoster:
+def program_roster(program: Program, agents: Iterable[Agent]) -> ProgramRoster | None:
+    """The channel that the graph or the routing of a file asks for; None if it has neither."""
+    played = [agent.name for agent in agents]
+    if program.graph is not None:
+        return _workflow_roster(program, program.graph, played)
+    if program.routing is not None:
+        people = conversation_people(program, played)
+        names = [people[0], *played, *people[1:]]
+        return ProgramRoster(program.title, names, people, ROUTED, program.routing.knobs)
+    return None
+
+
+def conversation_people(program: Program, played: Sequence[str]) -> list[str]:
+    """The listed participants that are no agents, or the user alone."""
+    return [name for name in program.participants if name not in played] or [_default_person(played)]
+
+
+def _workflow_roster(program: Program, graph: TransitionGraph, played: Sequence[str]) -> ProgramRoster:
     """The listed participants, or else those that the graph names and every agent, a person first."""
-    graph, played = program.graph, [agent.name for agent in agents]
-    assert graph is not None, "it is asked for a graph"
     names = list(program.participants or dict.fromkeys([*graph_participants(graph), *played]))
     people = [name for name in names if name not in played]
     if not people:
-        people = [DEFAULT_SPEAKER if DEFAULT_SPEAKER not in played else "you"]
+        people = [_default_person(played)]
         names = [*people, *names]
     if not program.participants:
         first = next((name for name in (DEFAULT_SPEAKER, graph.initial_speaker) if name in people), people[0])
         names = [first, *(name for name in names if name != first)]
-    return WorkflowRoster(program.title, names, people, graph.to_dict())
+    return ProgramRoster(program.title, names, people, Workflow.name, {"graph": graph.to_dict()})
+
+
+def _default_person(played: Sequence[str]) -> str:
+    return DEFAULT_SPEAKER if DEFAULT_SPEAKER not in played else "you"

@@ -1,4 +1,5 @@
-"""What `antiphon run` does: a conversation with the agents of a Python file, or in the workflow that its graph defines.
+"""What `antiphon run` does: a conversation with the agents of a Python file, in the channel that its graph or router asks
+for, if it has one.
 
 Rule 1: with `--json` nothing but JSON goes to standard output; what the file itself prints goes to standard error.
 Rule 2: however the conversation ends (command, key or signal), everything is closed and the terminal is restored.
@@ -18,12 +19,11 @@ from antiphon.cli.chat_view import AgentChat, ChatContext, describe_agent, find_
 from antiphon.cli.console_output import select_output
 from antiphon.cli.event_display import Display, JsonDisplay, TextDisplay
 from antiphon.cli.line_input import Interrupts, KeyboardLines, LineSource, ReadLines, given_lines, piped_lines
-from antiphon.cli.program import Program, WorkflowRoster, load_program, workflow_roster
+from antiphon.cli.program import Program, ProgramRoster, load_program, program_roster
 from antiphon.cli.store_options import MEMORY_URL, STORE_VARIABLE, url_without_password
 from antiphon.cli.table_layout import escape_unprintable
 from antiphon.cli.workflow_view import WorkflowView
 from antiphon.core.envelope import Json
-from antiphon.orchestration.workflow import Workflow
 from antiphon.runtime.agent import Agent
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.participant import Participant
@@ -49,8 +49,9 @@ def run_program(options: RunOptions) -> bool:
     json_display = JsonDisplay(sys.stdout) if options["as_json"] else None
     with redirect_stdout(sys.stderr) if json_display else nullcontext():
         program = load_program(options["path"])
-        if options["agent"] is not None and program.graph is not None:
-            raise click.UsageError(f"{options['path']} defines a graph, which says who speaks; leave --agent out")
+        ruled = "a graph" if program.graph is not None else "a router" if program.routing is not None else ""
+        if options["agent"] is not None and ruled:
+            raise click.UsageError(f"{options['path']} defines {ruled}, which says who speaks; leave --agent out")
         return asyncio.run(_run_conversation(options, program, json_display))
 
 
@@ -60,7 +61,7 @@ async def _run_conversation(options: RunOptions, program: Program, display: Disp
     tokens = live if options["tokens"] is None else options["tokens"]
     try:
         async with program.open() as agents:
-            roster = workflow_roster(program, agents) if program.graph is not None else None
+            roster = program_roster(program, agents)
             members = [member.name for agent in agents for member in agent.team.members.values()]
             names = dict.fromkeys([*members, *(roster.names if roster else [])])  # in the order of their colours
             display = display or TextDisplay(select_output(), list(names))
@@ -68,7 +69,7 @@ async def _run_conversation(options: RunOptions, program: Program, display: Disp
                 url = options["store"] or MEMORY_URL
                 context = ChatContext(display, lines, interrupts, url, options["thread_id"], tokens)
                 return await (
-                    _run_workflow(roster, agents, context)
+                    _run_channel(roster, agents, context)
                     if roster is not None
                     else _run_chat(program.title, agents, context, name=options["agent"])
                 )
@@ -108,7 +109,7 @@ async def _run_chat(title: str, agents: tuple[Agent, ...], context: ChatContext,
         return await AgentChat(hub, agents, context).run(agent, waiting)
 
 
-async def _run_workflow(roster: WorkflowRoster, agents: tuple[Agent, ...], context: ChatContext) -> bool:
+async def _run_channel(roster: ProgramRoster, agents: tuple[Agent, ...], context: ChatContext) -> bool:
     """Hold the conversation until its channel closes or the person leaves; False if a turn failed."""
     names, people = roster.names, roster.people
     _announce_conversation(context, f"{roster.title}: {', '.join(names)} talk; you are {', '.join(people)}.")
@@ -118,21 +119,21 @@ async def _run_workflow(roster: WorkflowRoster, agents: tuple[Agent, ...], conte
         channel_id = await _find_channel(hub, held[people[0]], roster, thread_id=context.thread_id)
         if channel_id is None:
             variables: Json = {CHANNEL_KEY_VARIABLE: context.thread_id}
-            knobs: Json = {"graph": roster.graph}
             opened = await held[names[0]].open(
-                type=Workflow.name, target=names[1:], knobs=knobs, context_vars=variables
+                type=roster.type, target=names[1:], knobs=roster.knobs, context_vars=variables
             )
             channel_id = opened.channel_id
         channels = {name: await held[name].channel(channel_id) for name in people}
         return await WorkflowView(hub, channels, context).run()
 
 
-async def _find_channel(hub: Hub, person: Participant, roster: WorkflowRoster, *, thread_id: str) -> str | None:
+async def _find_channel(hub: Hub, person: Participant, roster: ProgramRoster, *, thread_id: str) -> str | None:
     """The open channel of this conversation, if there is one."""
     for row in reversed(await hub.channels(status="active", participant=person.name)):
-        if row.type != Workflow.name or row.participants != roster.names:
+        if row.type != roster.type or row.participants != roster.names:
             continue
         state = (await person.channel(row.channel_id)).state
-        if state.context_vars.get(CHANNEL_KEY_VARIABLE) == thread_id and state.knobs.get("graph") == roster.graph:
+        same = all(state.knobs.get(name) == value for name, value in roster.knobs.items())
+        if same and state.context_vars.get(CHANNEL_KEY_VARIABLE) == thread_id:
             return row.channel_id
     return None

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from types import FrameType
 from typing import TypedDict
@@ -23,7 +23,7 @@ from typing import TypedDict
 import msgspec
 
 from antiphon.cli.console_output import CommandOutput, select_output, write_json
-from antiphon.cli.program import Program, load_program
+from antiphon.cli.program import Program, conversation_people, load_program
 from antiphon.cli.store_options import MEMORY_URL, url_without_password
 from antiphon.cli.table_layout import Cell
 from antiphon.core.errors import UsageError
@@ -31,6 +31,7 @@ from antiphon.engines.local import LocalEngine
 from antiphon.engines.user_code import running_code_names
 from antiphon.hub.clock import SystemClock
 from antiphon.runtime.hub import Hub
+from antiphon.runtime.routed_channels import OfferedConversation, offer_conversation
 from antiphon.server.api_keys import keys_of
 from antiphon.server.limits import ServerLimits, raise_file_limit
 from antiphon.server.serving import serving
@@ -134,6 +135,8 @@ class ServeStarted(msgspec.Struct, frozen=True):
     """Whether requests need a key."""
     token: str | None
     """The token that requests need without keys; None if there are keys, or if the server is open."""
+    conversation: str | None = None
+    """The routed conversation, by its name among the models; None if the file has no router."""
 
 
 def serve_program(options: ServeOptions) -> None:
@@ -160,10 +163,11 @@ async def _run_server(options: ServeOptions, program: Program | None) -> None:
         stack.push_async_callback(hub.close)
         for agent in agents:
             await hub.register(agent)
+        offered = _offer_routing(hub, program, [agent.name for agent in agents])
         listening = serving(hub, host=options["host"], port=options["port"], limits=limits, open=options["opened"])
         served = await stack.enter_async_context(listening)
         names, guarded = [agent.name for agent in agents], (await keys_of(hub)).guarded
-        begun = ServeStarted(served.url, names, url_without_password(url), guarded, served.token or None)
+        begun = ServeStarted(served.url, names, url_without_password(url), guarded, served.token or None, offered)
         if options["as_json"]:
             write_json(begun)
         else:
@@ -172,9 +176,22 @@ async def _run_server(options: ServeOptions, program: Program | None) -> None:
         await watchdog.stopping.wait()
 
 
+def _offer_routing(hub: Hub, program: Program | None, played: Sequence[str]) -> str | None:
+    """Offer the conversation that the file's router or pipeline defines; its name, if there is one."""
+    if program is None or program.routing is None:
+        return None
+    routing = program.routing
+    handoff = None if routing.handoff is None else routing.handoff.to_dict()
+    people = tuple(conversation_people(program, played)[1:])
+    offer_conversation(hub, OfferedConversation(routing.router.to_dict(), handoff, people, routing.name))
+    return routing.name
+
+
 def _print_started(begun: ServeStarted, out: CommandOutput) -> None:
     out.line("Listening on ", Cell(begun.url, "bold"), "; stop with Ctrl-C.")
     out.line("Agents: ", ", ".join(begun.agents) or "none; channels alone")
+    if begun.conversation is not None:
+        out.line("Conversation: ", begun.conversation, ", a model of POST /v1/chat/completions beside the agents")
     if begun.store == MEMORY_URL:
         out.line("Kept in memory, and gone when it stops; keep it with --store team.db.")
     else:

@@ -109,7 +109,8 @@ def redact_loggers(names: Iterable[str]) -> None:
         logging.getLogger(name).addFilter(_redact_record)
 
 
-REDACTED_LOGGERS = tuple(f"antiphon.{part}" for part in ("engine", "hub", "mcp", "models", "server", "store", "transport"))
+LOGGING_PARTS = ("engine", "hub", "mcp", "models", "server", "store", "transport")
+REDACTED_LOGGERS = tuple(f"antiphon.{part}" for part in LOGGING_PARTS)
 redact_loggers(REDACTED_LOGGERS)
 
 

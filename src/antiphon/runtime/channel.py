@@ -53,7 +53,7 @@ class SendOptions(TypedDict, total=False):
     intent: str | None
     """What they are about, as rules of a router see it."""
     addressed_to: str | None
-    """The participant of a routed channel that is to answer, whatever its router says."""
+    """The participant of a routed channel that is to answer. Its router is not asked then."""
 
 
 async def release(channel: Channel, to: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """The router and the handoff rules that a hub fills in where a routed channel is opened without them.
 
-What is filled in is recorded with the channel: its knobs rule from then on, whatever the hub knows later.
+What is filled in is recorded with the channel. Its knobs rule from then on, also if the hub is given others later.
 """
 
 from __future__ import annotations

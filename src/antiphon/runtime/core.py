@@ -15,13 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.messages import Closes
 from antiphon.agents.turn_channel import Delegates
 from antiphon.core.envelope import CHANNEL_ID_PATTERN, NEVER, Envelope, IdSource, Instant
 from antiphon.core.errors import AntiphonError, Denied, LogCorrupt, UnknownChannel, UsageError
@@ -31,7 +30,7 @@ from antiphon.core.guard import Later
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State
 from antiphon.core.step import Admitted, hub_draft, record, step
-from antiphon.core.text import describe, describe_error
+from antiphon.core.text import describe
 from antiphon.engines.engine import Engine, ResumeLimit, TurnKey, current_turn_key, running_turn, wait_for_others
 from antiphon.engines.environment import AgentDefinitions, TurnEnvironment
 from antiphon.hub.channel_log import ChannelDeps
@@ -44,6 +43,7 @@ from antiphon.orchestration.catalogue import ruleset_for
 from antiphon.runtime.conversation_defaults import ConversationDefaults
 from antiphon.runtime.dispatch import Dispatch
 from antiphon.runtime.hook_calls import Hooks
+from antiphon.runtime.model_lifecycle import close_models
 from antiphon.runtime.outbox import Transports
 from antiphon.store.protocol import Store
 
@@ -118,17 +118,7 @@ class HubCore:
         self.timers = Timers(
             store, self.continuity, owner=self.new_id(), look=self._check_due, jumped=self._on_clock_jumped
         )
-        deps = ChannelDeps(
-            store,
-            ruleset_for,
-            self.continuity,
-            self.new_id,
-            self.feed,
-            on_due_earlier=self.timers.armed,
-            on_damage=self._on_damage,
-            on_turns_changed=self._on_turns_changed,
-        )
-        self.channels = Channels(deps)
+        self.channels = Channels(self._channel_deps())
         self.closing = asyncio.Event()
         self.hooks = Hooks(self.channels, clock, self.new_id, spawn=self.spawn, closing=self.closing)
         self.conversation_defaults = ConversationDefaults()
@@ -162,6 +152,18 @@ class HubCore:
         """Drops what agents remember of a channel: nothing, while no turn is run here."""
         self._opened = False
         self._close_task: asyncio.Future[None] | None = None
+
+    def _channel_deps(self) -> ChannelDeps:
+        return ChannelDeps(
+            self.store,
+            ruleset_for,
+            self.continuity,
+            self.new_id,
+            self.feed,
+            on_due_earlier=self.timers.armed,
+            on_damage=self._on_damage,
+            on_turns_changed=self._on_turns_changed,
+        )
 
     async def open(self, delegates: Delegates) -> None:
         """Load the registry and the keys, and start the tasks of the hub. A second call does nothing."""
@@ -370,30 +372,3 @@ def _must_wait_for_turn(live: LiveChannel, draft: Envelope) -> bool:
             "for the end of that turn; return it from the tool, or send it when the turn is over"
         )
     return True
-
-
-async def close_models(agents: Iterable[Declaration], *, but: Iterable[Declaration] = ()) -> None:
-    """Close the models of these agents, except those that others use. An error of one stops no other."""
-    kept = _models_by_id(but)
-    for key, model in _models_by_id(agents).items():
-        if key not in kept and isinstance(model, Closes):
-            try:
-                await model.close()
-            except Exception as error:
-                logger.warning("a model could not be closed: %s", describe_error(error))
-
-
-async def close_replaced(definitions: AgentDefinitions, replaced: Declaration) -> None:
-    """Close the models of a replaced definition when no turn runs with it, except those that others use."""
-    await definitions.unused(replaced)
-    if definitions.is_earlier(replaced):  # otherwise it holds again
-        await close_models([replaced], but=[each for each in definitions.all() if each is not replaced])
-        definitions.forget(replaced)
-
-
-def _models_by_id(agents: Iterable[Declaration]) -> dict[int, object]:
-    return {
-        id(member.declaration.model): member.declaration.model
-        for agent in agents
-        for member in agent.team.members.values()
-    }

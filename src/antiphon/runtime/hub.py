@@ -125,7 +125,7 @@ def transport(hub: Hub, name: str, **options: Unpack[TransportOptions]) -> None:
     """Register a transport by which messages come in and replies of routed channels leave.
 
     `send` is an async function of an `OutboundReply`; `receive` gives an iterator of `InboundMessage`; `channel` opens
-    or finds the channel of a message; `inbound` reads what comes to the server's endpoint. See `TransportOptions`.
+    or finds the channel of a message; `inbound` reads the requests to the server's endpoint. See `TransportOptions`.
     """
     hub.core.check_open()
     hub.core.transports.register(name, options)

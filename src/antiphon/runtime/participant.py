@@ -23,8 +23,9 @@ from antiphon.runtime.approvals import PersonDecision, decide_approval
 from antiphon.runtime.arguments import check_option_names, check_ttl, copy_context_vars, copy_knobs
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.channel_lifecycle import TASK_KNOB, open_or_find_channel
-from antiphon.runtime.core import Accept, HubCore, close_replaced
+from antiphon.runtime.core import Accept, HubCore
 from antiphon.runtime.invitations import resend_invitations
+from antiphon.runtime.model_lifecycle import close_replaced
 from antiphon.runtime.subscriptions import Inbox
 
 

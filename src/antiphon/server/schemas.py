@@ -203,7 +203,7 @@ class MessageBody(StrictParams, frozen=True):
     intent: ShortText | None = None
     """What it is about, as rules of a router see it."""
     addressed_to: ParticipantName | None = None
-    """The participant of a routed channel that is to answer, whatever its router says."""
+    """The participant of a routed channel that is to answer. Its router is not asked then."""
     set: Json | None = None
     """Context variables that are written with a text."""
 
