@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import EV_PACKET, Agent, Limits, ModelRefused, ScriptedModel, ToolCalled, calls, review_loop, tool
+from antiphon import EV_PACKET, Agent, Limits, ModelRefused, ScriptedModel, ToolCalled, calls, review_loop, says, tool
 from antiphon.core.envelope import Json
 from antiphon.testing import ManualClock
 from tests.support.conversation_desk import WARNED, Desk, a_desk
@@ -86,7 +86,7 @@ async def test_a_stopped_review_approves_nothing(desk: Desk) -> None:
         """Look at the draft."""
         return "looks fine"
 
-    script = [calls("look", text="APPROVED"), "never asked"]
+    script = [calls("look", text="APPROVED"), says("never asked")]
     await desk.hire(Agent("reviewer", ScriptedModel(script), tools=[look], limits=Limits(model_calls=1)))
     why, said = await reviewed(desk, most_rounds=1)
     assert (why, said) == ("not_approved", ["Draft 1.", "APPROVED"])
@@ -141,7 +141,7 @@ async def test_another_condition_may_approve(desk: Desk) -> None:
         """Approve the draft."""
         return "noted"
 
-    script = ["APPROVED", calls("approve"), "Not bad."]
+    script = [says("APPROVED"), calls("approve"), says("Not bad.")]
     await desk.hire(Agent("reviewer", ScriptedModel(script), tools=[approve]))
     why, said = await reviewed(desk, approved=ToolCalled("approve"))
     assert (why, said) == ("approved", ["Draft 1.", "APPROVED", "Draft 2.", "Not bad."])

@@ -194,7 +194,26 @@ def test_long_lines_cost_little_and_approve_nothing() -> None:
 
 WORDS = ("approved", "approve", "lgtm", "APPROVED", "Approve", "LGTM")
 beside = st.text(max_size=12) | st.sampled_from(
-    ["", " ", "not ", "**", ".", "!", "?", "Verdict: ", "verdict:", "dis", "\n", "```", "- ", "# ", " if", ",", "{", '"']
+    [
+        "",
+        " ",
+        "not ",
+        "**",
+        ".",
+        "!",
+        "?",
+        "Verdict: ",
+        "verdict:",
+        "dis",
+        "\n",
+        "```",
+        "- ",
+        "# ",
+        " if",
+        ",",
+        "{",
+        '"',
+    ]
 )
 
 

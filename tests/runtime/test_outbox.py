@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon import (
+    EV_TEXT,
     Agent,
     Channel,
     ConversationRouter,
@@ -30,6 +31,7 @@ from antiphon.core.conversation_events import EV_REPLY_DELIVERED, EV_REPLY_UNDEL
 from antiphon.core.envelope import OPERATORS, Instant, Json, add_seconds
 from antiphon.core.errors import StoreUnavailable, TransportRefused, TransportUnavailable
 from antiphon.engines.local import LocalEngine
+from antiphon.orchestration.routed import OUTBOX_LOOK_SECONDS
 from antiphon.runtime import outbox
 from antiphon.runtime.conversations import conversation_memory
 from antiphon.store.protocol import Store
@@ -41,8 +43,7 @@ from tests.support.troubled_store import TroubledStore
 from tests.support.waiting import let_others_run, soon, wait_until
 
 ROUTER: Json = {"router": ConversationRouter(default_agent_id="bot").to_dict()}
-LOOK = outbox.FIRST_PAUSE_SECONDS * 5
-"""After so long a channel is loaded again for a reply that has not left."""
+LOOK = OUTBOX_LOOK_SECONDS
 
 
 class Line:
@@ -300,10 +301,8 @@ async def test_a_reply_leaves_from_the_next_process(closed: bool, late: bool) ->
                 assert second.tried == []
                 here.clock.advance(0.1)
             await wait_until(lambda: second.heard == ["bot on one"])
-            found = await here.channel() if not closed else channel
-            await wait_until(lambda: bool(second.took))
             await let_others_run()
-            assert [fact.event_data["reply"] for fact in await here.facts(found)] == [second.took[0].reply_id]
+            assert [fact.event_data["reply"] for fact in await here.facts(channel)] == [second.took[0].reply_id]
             await here.clock.advance(100 * LOOK)
             assert len(second.tried) == 1
             assert await store.next_due() == ""
@@ -406,6 +405,20 @@ async def test_a_transport_that_is_registered_beside_another_sends_no_old_replie
         channel = await here.write("four", by="email")
         await here.until_left(channel)
         assert (sms.heard, email.heard) == (["bot on one", "bot on three"], ["bot on four"])
+
+
+@pytest.mark.parametrize("field", ["recipient", "observed"])
+async def test_a_participant_cannot_write_the_fields_of_the_hub(field: str) -> None:
+    """A message would leave to any address."""
+    line = Line()
+    async with office(sms=line) as here:
+        channel = await here.write("one")
+        with pytest.raises(Denied, match="reserved_field"):
+            await channel.post(EV_TEXT, {"text": "Call me.", "transport": "sms", field: "+1900"})
+        await here.write("two")
+        await here.until_left(channel)
+        assert {reply.recipient for reply in line.took} == {"sms:ann"}
+        assert len(line.took) == 2
 
 
 # In

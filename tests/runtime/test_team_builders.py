@@ -15,7 +15,6 @@ from antiphon import (
     BadName,
     ConversationRouter,
     ConversationSetup,
-    Hub,
     Reply,
     Request,
     RulesInvalid,
@@ -119,7 +118,7 @@ def test_setup_is_a_plain_value() -> None:
     setup.handoff["agent_aliases"] = {}
     assert setup.handoff["agent_aliases"] == {"x": "b"}
     assert setup.knobs["router"] == setup.router.to_dict()
-    assert [[each.name for each in one.tools] for one in setup.agents] == [["handoff_conversation"]] * 2
+    assert [[each.name for each in one.toolbox] for one in setup.agents] == [["handoff_conversation"]] * 2
     assert [one.tools for one in given] == [(), ()]
 
 
@@ -234,10 +233,9 @@ async def test_prompts_stay_as_they_are(desk: Desk) -> None:
     lead = Agent("lead", model, "You lead.")
     with_team = supervised(lead, [Agent("scout", scout, "You scout.", description="Looks at things.")])
     await with_team.invoke("Go.", hub=desk.hub)
-    assert (with_team.system_prompt, model.requests[0].system, scout.requests[0].system) == (
-        *("You lead.",) * 2,
-        "You scout.",
-    )
+    assert with_team.system_prompt == "You lead."
+    shown = [each.requests[0].system.partition("\n\nCurrent date")[0] for each in (model, scout)]
+    assert shown == ["You lead.", "You scout."]
     assert lead.tools == ()
 
 
@@ -259,7 +257,7 @@ def test_one_tool_for_each_agent_beside_the_own() -> None:
 
     scouts = [agent("scout"), agent("diver")]
     lead = supervised(agent("lead", tools=[look]), scouts)
-    assert [each.name for each in lead.tools] == ["look", "delegate_to_scout", "delegate_to_diver"]
+    assert [each.name for each in lead.toolbox] == ["look", "delegate_to_scout", "delegate_to_diver"]
     assert isinstance(lead, Agent)
     assert supervised(lead, scouts).tools == lead.tools
     assert supervised(agent("lead", tools=[delegate(scouts[0])]), scouts).tools == lead.tools[1:]
@@ -278,7 +276,7 @@ def test_one_tool_for_each_agent_beside_the_own() -> None:
 )
 def test_mistakes_in_a_supervised_team(lead: object, agents: object, ttl: float | None, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        supervised(lead, agents, ttl=ttl)  # type: ignore[type-var]
+        supervised(lead, agents, ttl=ttl)  # type: ignore[type-var, arg-type]
 
 
 # Review loops
@@ -348,12 +346,14 @@ def test_condition_must_be_registered() -> None:
 # Approved in the checker
 
 
-def codes(*conditions: TransitionCondition, most_rounds: int = 2) -> list[str]:
-    graph = [review_loop("author", "reviewer", most_rounds=most_rounds, approved=each) for each in conditions]
-    return [found.code for each in graph for found in each.check(["author", "reviewer"])]
+def codes(condition: TransitionCondition) -> list[str]:
+    """What is found in a review loop that ends on this condition."""
+    graph = review_loop("author", "reviewer", most_rounds=2, approved=condition)
+    return [found.code for found in graph.check(["author", "reviewer"])]
 
 
 def test_checker_takes_an_approval_for_possible_and_for_uncertain() -> None:
-    assert codes(Approved(), ~Approved(), Approved() | Always()) == ["dead_rule"] * 3 or codes(Approved()) == []
+    assert codes(Approved()) == []
     assert codes(~Approved()) == []
     assert codes(Approved() & ~Approved()) == ["dead_rule"]
+    assert codes(Approved() | ~Approved()) == ["dead_rule", "dead_rule"]

@@ -22,7 +22,7 @@ from antiphon.core.codec import to_json
 from antiphon.core.envelope import Envelope, Instant, visible_to
 from antiphon.core.errors import UsageError
 from antiphon.core.event_data import event_of
-from antiphon.core.events import EV_HISTORY_IMPORTED, EV_PACKET, Packet
+from antiphon.core.events import EV_HISTORY_IMPORTED, EV_PACKET, SPEECH_TYPES, Packet
 from antiphon.core.execution_events import EV_CALL_FINISHED
 from antiphon.core.text import describe
 from antiphon.core.views import Message, View, indent_lines, prefix_speaker, prompt_message, transcript_messages
@@ -103,9 +103,11 @@ class History:
         message = prompt_message(envelope, self.reader, named=False)
         if self.threaded and envelope.event_type == EV_PACKET:
             self._add_briefing(envelope)
-        if message is not None:
+        if message is not None or (self.threaded and envelope.event_type in SPEECH_TYPES):
+            # Also of a message that the reader may not see: an answer to it, or a handoff because of it, has its place.
             meta = MessageMeta(envelope.sequence, envelope.sender_id, envelope.created_at)
             self._metas[envelope.envelope_id] = meta
+        if message is not None:
             # Imported history was not said here by its importer: it answers no question and addresses no agent.
             speaker = "" if envelope.event_type == EV_HISTORY_IMPORTED else envelope.sender_id
             self._put(self._place_of(envelope), message, speaker)

@@ -41,6 +41,8 @@ CHAT_COMMANDS = {
     "/agent NAME": "talk to another agent, on a thread of its own",
     "/log": "where all of this is recorded, and how to read it",
     "/settle TEXT": "give the result of a call in doubt; `/settle again` retries it",
+    "/as NAME": "speak as another person of the conversation",
+    "/release": "give a conversation that a person has back to the agents; with a name, to that one",
     "/quit": "leave; so do Ctrl-C and Ctrl-D. During an answer, Ctrl-C stops the answer.",
 }
 

@@ -12,6 +12,8 @@ from collections import defaultdict
 import msgspec
 
 from antiphon.agents.call_results import Reply, StepChanges, SummaryOutcome, ToolOutcome, decode_outcome
+from antiphon.cli.conversation_text import describe_move
+from antiphon.core import conversation_events as conversation
 from antiphon.core import events, execution_events
 from antiphon.core.codec import Malformed, plain_data
 from antiphon.core.envelope import HUB, OPERATORS, Envelope, Json, is_tombstone
@@ -56,6 +58,12 @@ SENTENCES: dict[type[events.Event] | str, str] = {
     events.EV_AGENT_WARNED: "warns of {agent}: {message}",
     events.EV_HOOK_FAILED: "could not ask hook {hook} ({trigger}): {error}",
     events.EV_TURN_FENCED: "fences turn {turn} in {channel_id}: {why}",
+    conversation.ConversationRefused: "refuses the handoff of {from_agent} to {target}: {reason}",
+    conversation.ConversationReleased: "ends the hold for {by}<; {to} answers next>",
+    conversation.ConversationUnrouted: "finds no agent for message {message}",
+    conversation.TransportConnected: "connects the transports {names}",
+    conversation.ReplyDelivered: "has delivered reply {sequence} by {transport}",
+    conversation.ReplyUndeliverable: "cannot deliver reply {sequence} by {transport}: {error}",
     events.EV_TASK_STARTED: "gives a task to {agent} in {task}<: {reason}>",
     events.EV_TASK_PROGRESS: "hears of the task of {agent} in {task}<: calls {tool}>",
     events.EV_TASK_COMPLETED: "has the report of {agent} in {task}<: {reason}>",
@@ -113,6 +121,8 @@ def _describe_event(event: events.Event) -> str:
             return f"{body} [{aside}]" if (aside := _packet_notes(event)) else body
         case events.ContextSet():
             return _describe_context_changes(event)
+        case conversation.ConversationMoved():
+            return describe_move(event)
         case events.ChannelCreated(type=kind, participants=seats):
             return f"creates a channel: {kind}" + (f" of {_join_names([seat.name for seat in seats])}" if seats else "")
         case execution_events.TurnClaimed(turn=turn, epoch=epoch) if epoch > 1:

@@ -15,10 +15,18 @@ import click
 import msgspec
 
 from antiphon.agents.declaration import DELEGATE_PREFIX
+from antiphon.agents.handoff_tool import HANDOFF_TOOL_NAME
 from antiphon.agents.intents import TRANSFER_PREFIX
 from antiphon.cli.console_output import CommandOutput, write_json
+from antiphon.cli.conversation_text import ConversationNotice, notice_line
 from antiphon.cli.envelope_text import format_arguments, participant_colour
 from antiphon.cli.table_layout import Cell, escape_unprintable
+from antiphon.core.conversation_events import (
+    ConversationMoved,
+    ConversationRefused,
+    ConversationReleased,
+    ConversationUnrouted,
+)
 from antiphon.runtime.agent import DEFAULT_SPEAKER
 from antiphon.runtime.turn_events import (
     IN_DOUBT,
@@ -88,7 +96,9 @@ class DisplayNote(msgspec.Struct, frozen=True):
     """Whether it is to be copied, and must not be wrapped."""
 
 
-DisplayEvent = AgentEvent | UserMessage | TurnGiven | UnansweredTurn | DisplayedHandoff | DisplayNote
+DisplayEvent = (
+    AgentEvent | UserMessage | TurnGiven | UnansweredTurn | DisplayedHandoff | DisplayNote | ConversationNotice
+)
 
 JSON_EVENT_NAMES: dict[type, str] = {
     UserMessage: "user_message",
@@ -99,6 +109,10 @@ JSON_EVENT_NAMES: dict[type, str] = {
     FinalStateEvent: "done",
     TurnGiven: "turn",
     UnansweredTurn: "failed",
+    ConversationMoved: "moved",
+    ConversationRefused: "refused",
+    ConversationReleased: "released",
+    ConversationUnrouted: "unrouted",
 }
 """The names of events in JSON; others are left out."""
 
@@ -193,6 +207,10 @@ def _event_lines(event: DisplayEvent) -> Iterator[list[str | Cell]]:
             yield from _ending_lines(event)
         case DisplayNote(text=text):
             yield [Cell(text, "dim")]
+        case ConversationMoved() | ConversationRefused() | ConversationReleased() | ConversationUnrouted():
+            line = one_line(notice_line(event), MAX_STOP_REASON_CHARS)
+            if line:
+                yield [Cell("— ", "dim"), line]
         case _:
             pass
 
@@ -211,6 +229,8 @@ def _ending_lines(event: FinalStateEvent | UnansweredTurn) -> Iterator[list[str 
 
 def _tool_line(event: ToolUsageEvent | ToolResponseEvent) -> str:
     """A call or its result; empty if another event shows it."""
+    if event.tool == HANDOFF_TOOL_NAME:
+        return ""
     hands = event.tool == HELP_TOOL or event.tool.startswith(TRANSFER_PREFIX)
     given = event.tool.removeprefix(DELEGATE_PREFIX) if event.tool.startswith(DELEGATE_PREFIX) else ""
     match event:

@@ -48,7 +48,10 @@ def run_command(**options: Unpack[RunOptions]) -> None:
 
     The file is run. It defines `agents`: an Agent, a list of them, or a function that returns them (an async one, or
     one with @asynccontextmanager, if something is to be opened for them and closed at the end). With `graph`, a
-    TransitionGraph, the agents talk as its rules say, and you speak for every participant that is no agent.
+    TransitionGraph, the agents talk as its rules say, and you speak for every participant that is no agent. With
+    `router` or `pipeline`, a ConversationRouter or ConversationPipeline, each message goes to the agent that it names,
+    and agents hand the conversation over as `handoff` allows, a HandoffHandler. With `participants`, the creator first,
+    more people take part: /as NAME speaks for one, and /release gives a conversation that one has back to the agents.
 
     What is typed is said, and what begins with a slash is a command: /help lists them. Ctrl-C stops an answer; at the
     prompt it leaves. If standard input is no terminal, each of its lines is said and answered, and a turn that fails
@@ -117,7 +120,8 @@ def serve_command(**options: Unpack[ServeOptions]) -> None:
 
     FILE is as for `antiphon run`; without it there are channels alone. Agents are asked with POST
     /agents/NAME/invoke, or /agents/NAME/stream_invoke to stream events as they happen, or by any client of chat
-    completions with POST /v1/chat/completions. GET /openapi.json describes everything else.
+    completions with POST /v1/chat/completions. The conversation that a `router` or `pipeline` routes is one more model,
+    called `conversation`, or as the `title` of the file. GET /openapi.json describes everything else.
 
     While no key was ever made (`antiphon keys make`) only this machine is answered, to requests that show the token
     that is printed at the start. It is kept in a file beside the store (team.db-token) that only you can read. From the

@@ -1,5 +1,4 @@
-"""What `antiphon run` does: a conversation with the agents of a Python file, in the channel that its graph or router asks
-for, if it has one.
+"""What `antiphon run` does: a conversation with the agents of a Python file, as its graph or router says if it has one.
 
 Rule 1: with `--json` nothing but JSON goes to standard output; what the file itself prints goes to standard error.
 Rule 2: however the conversation ends (command, key or signal), everything is closed and the terminal is restored.

@@ -1,6 +1,7 @@
-"""A workflow at a terminal: agents talk as a graph says, and a person takes part.
+"""A workflow or a routed conversation at a terminal: agents talk as its rules say, and a person takes part.
 
-Rule 1: the person at the terminal speaks for every participant that is no agent.
+Rule 1: the person at the terminal speaks for every participant that is no agent: in a workflow for the one that has the
+        turn, in a routed conversation, once no agent has a turn, for the creator until another is chosen.
 Rule 2: the display follows the channel's log, in its order. Each turn is tracked on its own.
 Rule 3: tokens are shown after their call, and of one turn at a time; other concurrent answers are shown whole.
 Rule 4: while a person edits a line nothing is shown; it is shown afterwards.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
@@ -29,13 +30,15 @@ from antiphon.cli.event_display import (
     input_prompt,
 )
 from antiphon.cli.store_options import MEMORY_URL
-from antiphon.core import events
+from antiphon.core import conversation_events, events
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, Denied, UsageError
 from antiphon.core.event_data import event_of
 from antiphon.core.execution_events import CallDoubted, CallFailed, CallFinished, CallStarted
+from antiphon.core.text import describe
 from antiphon.hub.feed import Signal
 from antiphon.runtime.channel import Channel
+from antiphon.runtime.conversation_defaults import ROUTED
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.turn_events import AIMessageEvent, FinalStateEvent, TokenEvent, TurnEvents
 
@@ -60,7 +63,9 @@ class WorkflowEvents:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._kinds = channel.state.participants
+        state = channel.state
+        self._kinds, self._routed = state.participants, state.type == ROUTED
+        self._begun_at = state.sequence
         self._turns: dict[str, AgentTurn] = {}
         """The unfinished turns of agents, by id."""
         self._last_speaker = ""
@@ -76,7 +81,8 @@ class WorkflowEvents:
             case events.Text() | events.Packet():
                 yield from self._speech_events(envelope, event)
             case events.TurnAssigned(speakers=speakers, reason=reason, rule=rule):
-                yield TurnGiven(speakers, self._last_speaker, reason, rule)
+                if not self._routed:  # there a handoff says so, and the answer who speaks
+                    yield TurnGiven(speakers, self._last_speaker, reason, rule)
                 for name in speakers:
                     self._begin(f"{envelope.sequence}/{name}", name)
             case CallStarted() | CallFinished() | CallFailed() if event.turn in self._turns:
@@ -84,9 +90,17 @@ class WorkflowEvents:
                 for each in turn.events.project(envelope):
                     yield from turn.handoffs.with_handoffs(each)
             case events.FailedTurn(turn=ended, speaker=speaker, reason=reason, detail=detail):
-                self.failed = True
+                # A routed conversation goes on after a turn that failed in an earlier run; a graph may have no way.
+                self.failed = self.failed or not self._routed or envelope.sequence > self._begun_at
                 self._end([ended])
                 yield UnansweredTurn(speaker, reason, detail)
+            case (
+                conversation_events.ConversationMoved()
+                | conversation_events.ConversationRefused()
+                | conversation_events.ConversationReleased()
+                | conversation_events.ConversationUnrouted()
+            ):
+                yield event
             case _:
                 yield from self._note_events(envelope)
 
@@ -169,10 +183,13 @@ class WorkflowView:
     def __init__(self, hub: Hub, people: dict[str, Channel], context: ChatContext) -> None:
         self._hub, self._people, self._context = hub, people, context
         self._display, self._lines = context.display, context.lines
-        self._first_person, self._channel = next(iter(people.items()))
-        """The person who interjects, and the channel as they see it."""
-        settle = partial(settle_doubt, hub, self._channel, by=self._first_person)
-        self._handlers = {"/settle": settle}
+        self._speaker, self._channel = next(iter(people.items()))
+        """The person who speaks or interjects without having the turn, and the channel as the first one sees it."""
+        settle = partial(settle_doubt, hub, self._channel, by=self._speaker)
+        self._handlers: dict[str, Callable[[str], Awaitable[object]]] = {"/settle": settle}
+        self._routed = self._channel.state.type == ROUTED
+        if self._routed:
+            self._handlers |= {"/as": self._speak_as, "/release": self._release}
         self._events = WorkflowEvents(self._channel)
         self._inputs: asyncio.Queue[WorkflowInput] = asyncio.Queue()
         self._early_signals: deque[Signal] = deque()
@@ -203,7 +220,7 @@ class WorkflowView:
                 self._show_input(item)
                 return False if self._events.failed and not self._lines.interactive else None
             line = self._lines.take_typed_line()
-        return None if await self._take_line(asked or self._first_person, line, aside=asked is None) else True
+        return None if await self._take_line(asked or self._speaker, line, aside=asked is None) else True
 
     async def _next_input(self) -> WorkflowInput:
         """The next input of the channel, or that a line is begun.
@@ -243,6 +260,8 @@ class WorkflowView:
         state = self._channel.state
         if state.ended or self._shown_sequence < state.sequence or self._sending:
             return None
+        if self._routed:
+            return None if state.owed else self._speaker
         return next((name for name in state.speakers if name in self._people), None)
 
     async def _take_line(self, name: str, line: str | None, *, aside: bool) -> bool:
@@ -254,7 +273,8 @@ class WorkflowView:
             self._display.tell(FinalStateEvent("", channel_id=self._channel.channel_id))
             if not self._channel.state.ended:
                 kept = "" if self._context.url == MEMORY_URL else " The same command goes on from here."
-                self._context.note(("You leave." if aside else f"{name} has the turn, and says nothing more.") + kept)
+                leaving = "You leave." if aside or self._routed else f"{name} has the turn, and says nothing more."
+                self._context.note(leaving + kept)
             return False
         if line.startswith("/") and self._lines.interactive:
             await self._context.run_slash_command(line, self._channel, self._handlers)
@@ -263,6 +283,17 @@ class WorkflowView:
                 self._typed.append((name, line.strip()))
             self._say(name, line.strip())
         return True
+
+    async def _speak_as(self, name: str) -> None:
+        if name not in self._people:
+            raise UsageError(f"no person is called {describe(name)} here; there are: {', '.join(self._people)}")
+        self._speaker = name
+        self._context.note(f"You are {name}.")
+
+    async def _release(self, to: str) -> None:
+        """End a hold, as the first person who may."""
+        *_, name = list(self._people)[:2]
+        await self._people[name].release(to or None)
 
     def _say(self, name: str, text: str) -> None:
         """Send a message in the background: during a turn it waits."""

@@ -96,6 +96,8 @@ def _settle_handoffs(
     """Decide which handoff counts, and keep the results that waited for the decision."""
     run, first = journal.run, wanted[0]
     results = tuple(found[each.index].returned for each in wanted)
+    if run.live.ruleset.traits.handoffs is not None:
+        results = tuple(map(_as_briefing, results))
     refusal = _handoff_refusals(run)
     settled = settle_handoffs(run.team, first.path, results, hops=first.hops, refusal=refusal)
     returned = dict(zip((each.index for each in wanted), settled.results, strict=True))
@@ -107,6 +109,13 @@ def _settle_handoffs(
             if isinstance(refusal, _RefusedHandoffs) and handoff in refusal.refused and result.declined:
                 journal.keep(EV_CONVERSATION_REFUSED, refusal.refused[handoff])
     return settled
+
+
+def _as_briefing(result: ToolResult) -> ToolResult:
+    """The result whose summary, if it hands a conversation over, is for the next agent, and no answer to the people."""
+    if result.handoff is None or result.handoff.briefing:
+        return result
+    return msgspec.structs.replace(result, handoff=msgspec.structs.replace(result.handoff, briefing=True))
 
 
 class _RefusedHandoffs:

@@ -30,7 +30,7 @@ from antiphon.core.conversation_events import (
 )
 from antiphon.core.envelope import HUB, NEVER, OPERATORS, Envelope, Json, add_seconds
 from antiphon.core.errors import RulesInvalid
-from antiphon.core.event_data import data_of, event_of
+from antiphon.core.event_data import Deny, data_of, event_of
 from antiphon.core.events import EV_PACKET, SPEECH_TYPES, FailedTurn, Packet, Routing
 from antiphon.core.guard import ALLOW, Change, Deadline, Verdict
 from antiphon.core.ruleset import ChannelRoster, Expectation, Finding, HandoffObjection, Seats, TurnEnd
@@ -108,6 +108,9 @@ class Routed:
         """Resolve the handoff of a packet, name the transport of a reply, and let the observer hear private words."""
         changed = self._shown_to_observer(state, draft)
         if draft.event_type in SPEECH_TYPES:
+            if RECIPIENT_FIELD in draft.event_data or OBSERVED_FIELD in draft.event_data:
+                both = f"{RECIPIENT_FIELD!r} and {OBSERVED_FIELD!r}"
+                return Deny("reserved_field", f"{both} are the hub's own; leave them out")
             if draft.event_type == EV_PACKET and state.participants.get(draft.sender_id) == "agent":
                 changed = self._with_resolved_handoff(memory, state, changed)
             changed = self._with_transport(memory, changed)
@@ -132,7 +135,7 @@ class Routed:
         if routing.rejected:
             return self._after_refusal(memory, state, envelope, routing=routing)
         moved = _moved_by_handoff(memory, state, envelope, routing=routing, observer=self._observer)
-        fact = RelatedFact(EV_CONVERSATION_MOVED, data_of(moved))
+        fact = RelatedFact(EV_CONVERSATION_MOVED, data_of(moved), self._hearers_of(memory, envelope, moved.person))
         if moved.to_agent is None or memory.current is None:
             after = self.evolve(memory, _as_recorded(envelope, fact))
             return _with_facts(self._next(after, state), (fact,))
@@ -187,6 +190,14 @@ class Routed:
             return Wait(errors=choice.errors)
         return Assign((choice.agent_id,), choice.reason, choice.rule, errors=choice.errors, answers=answers)
 
+    def _hearers_of(self, memory: ConversationMemory, packet: Envelope, person: str) -> tuple[str, ...] | None:
+        """Who sees what a handoff says: those who see its packet, and the people who are to take over."""
+        if packet.audience is None:
+            return None
+        others = [packet.sender_id, *([] if self._observer is None else [self._observer])]
+        others += _staff_of(memory) if person == HUMAN else [person] if person else []
+        return tuple(dict.fromkeys((*packet.audience, *others)))
+
     # The observer
 
     @property
@@ -199,8 +210,8 @@ class Routed:
     def _observation(self, memory: ConversationMemory, message: WaitingMessage) -> Assign:
         """The observer's turn. What it says is for people other than the creator, and for operators."""
         assert self._observer is not None, "without an observer nothing is observed"
-        people = tuple(name for name, kind in memory.kinds.items() if kind == HUMAN and name != memory.creator)
-        answers = AnsweredMessage(message.envelope_id, message.sequence, people or (self._observer,))
+        audience = tuple(_staff_of(memory)) or (self._observer,)
+        answers = AnsweredMessage(message.envelope_id, message.sequence, audience)
         return Assign((self._observer,), "observes", answers=answers)
 
     def _shown_to_observer(self, state: State, draft: Envelope) -> Envelope:
@@ -274,6 +285,11 @@ class RoutedHandoffs:
             advice = f"There have been {memory.hops} handoffs for this message, the limit; answer yourself."
             return RefusedHandoff(f"hop_limit:{self._most}", advice)
         return found
+
+
+def _staff_of(memory: ConversationMemory) -> list[str]:
+    """The people of the channel other than its creator."""
+    return [name for name, kind in memory.kinds.items() if kind == HUMAN and name != memory.creator]
 
 
 def _packet_with_target(envelope: Envelope) -> Packet | None:

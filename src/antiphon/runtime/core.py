@@ -105,8 +105,8 @@ class HubCore:
     """What the handles of a hub share, and the port that `server` and `cli` use as `hub.core`.
 
     `server` and `cli` may use, of this class: `live`, `store`, `clock`, `directory`, `audit`, `agents`, `channels`,
-    `locks`, `system_folds` and `closing`. They also pass it to the functions of `runtime` that take a core. The rest is
-    for `runtime` alone.
+    `locks`, `system_folds`, `transports` and `closing`. They also pass it to the functions of `runtime` that take a
+    core. The rest is for `runtime` alone.
     """
 
     def __init__(self, store: Store, clock: Clock, engine: Engine | None, *, limit: ResumeLimit) -> None:

@@ -46,7 +46,7 @@ class ChatModel(Protocol):
         """`UsageError` if this cannot be answered here."""
         ...
 
-    async def thread(
+    async def channel_for(
         self,
         ctx: RequestContext,
         thread_id: str | None,
@@ -91,7 +91,7 @@ class AgentChatModel:
     def check(self, ctx: RequestContext, text: str) -> None:
         check_invocation(ctx.hub, self._agent, text)
 
-    async def thread(
+    async def channel_for(
         self,
         ctx: RequestContext,
         thread_id: str | None,
@@ -139,7 +139,7 @@ class ConversationChatModel:
         if ctx.hub.core.engine is None:
             raise UsageError(f"this hub was opened with engine=None and runs no turns; {self._name!r} never answers")
 
-    async def thread(
+    async def channel_for(
         self,
         ctx: RequestContext,
         thread_id: str | None,

@@ -272,12 +272,12 @@ async def _chat_exchange(
     memory, hub = ctx.app_state.memory, ctx.hub
     before = ImportedHistory(conversation.seeds(), key_id=ctx.principal.key_id)
     if thread_id is not None:
-        channel = await model.thread(ctx, thread_id)
+        channel = await model.channel_for(ctx, thread_id)
     elif key is not None:
         # Not the channel in the memory: a repeated request must find this one after the memory is lost.
         known = memory.known(earlier)
         continued = await model.continues(ctx, known) if known is not None else None
-        channel = await model.thread(
+        channel = await model.channel_for(
             ctx, f"{KEYED_CONVERSATION_PREFIX}/{earlier}/{key}", before=before, continued=continued
         )
     else:
@@ -287,7 +287,7 @@ async def _chat_exchange(
             channel = Channel(hub.core, live, ctx.principal.name)
         else:
             held = None
-            channel = await model.thread(ctx, None, before=before)
+            channel = await model.channel_for(ctx, None, before=before)
     answer = model.answer(await hub.core.live(channel.channel_id))
     return ChatExchange(ctx, request, conversation, channel, answer, held, named=thread_id is not None)
 
