@@ -8,7 +8,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from bench import fan_out, flat, opening, peers, subscribers, teams, throughput, turns, workflow
+from bench import conversations, fan_out, flat, opening, peers, subscribers, teams, throughput, turns, workflow
 from bench.figures import table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
@@ -22,6 +22,7 @@ def main() -> None:
         "Turns of agents": turns.figures(),
         "Teams": teams.figures(),
         "Workflows": workflow.figures(),
+        "Conversations": conversations.figures(),
         "Fan-out": fan_out.figures(),
         "Subscribers": subscribers.figures(),
     }

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from bench import flat, subscribers, teams, throughput, turns, workflow
 from bench.figures import Figure, table
+from tests.crash.conversation_kill import kill_conversations
 from tests.crash.kill import kill_again_and_again
 from tests.crash.serve_kill import kill_servers
 from tests.crash.team_kill import kill_teams
@@ -34,6 +35,7 @@ KILLS, IMAGES, CONTROL_IMAGES = 200, 5000, 500
 TURN_KILLS, CONTROL_KILLS = 300, 8
 """Some kills come before the claim of a turn or after its answer; at least `KILLS` must not."""
 TEAM_KILLS, TEAM_KILLS_MID_TURN = 70, 50
+CONVERSATION_KILLS_MID_MESSAGE = 100
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,38 @@ def team_killing() -> list[Line]:
     return lines
 
 
+def conversation_killing() -> list[Line]:
+    """SIGKILL a process whose agents answer customers by a transport; two controls that must find fault."""
+    lines = []
+    for promise, kills, flag in (
+        ("A killed conversation goes on: every message is answered once, every reply leaves under one id", KILLS, ""),
+        ("… control: a transport that says too early that a reply has left loses some", CONTROL_KILLS, "--careless"),
+        ("… control: messages sent again without their ids are recorded twice", CONTROL_KILLS, "--no-ids"),
+    ):
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            found = kill_conversations(Path(folder), kills, seed=int(began * 1000), flag=flag)
+        said = (
+            f"{found.kills_mid_message} kills between a message and its reply, {found.kills_before_delivery} before a "
+            f"delivery; {found.acknowledged:,} messages, {found.handoffs} handoffs, {found.holds} holds; {found.lost} "
+            f"lost, {found.doubled} doubled, {found.wrong_answers} wrongly answered; {found.replies_lost} of "
+            f"{found.replies:,} replies lost, {found.replies_unknown} unknown, {found.replies_misplaced} out of order, "
+            f"{found.wrong_deliveries} wrongly recorded, {found.sent_again} sent again; went on after a median of "
+            f"{found.catching_up}; seed {found.seed}"
+        )
+        enough = found.sound and found.kills_mid_message >= CONVERSATION_KILLS_MID_MESSAGE
+        lines.append(
+            Line(
+                promise,
+                f"{kills} × SIGKILL, HTTP transport",
+                said,
+                not found.sound if flag else enough,
+                time.monotonic() - began,
+            )
+        )
+    return lines
+
+
 def serve_killing() -> Line:
     """SIGKILL a server under retrying HTTP clients, with outages of a day in between."""
     began = time.monotonic()
@@ -212,6 +246,7 @@ KILLING: dict[str, Callable[[], list[Line]]] = {
     "kill": lambda: [killing()],
     "kill-turns": turn_killing,
     "kill-teams": team_killing,
+    "kill-conversations": conversation_killing,
     "kill-server": lambda: [serve_killing()],
 }
 
@@ -285,6 +320,7 @@ def main() -> int:
         lambda: lines.append(killing()),
         lambda: lines.extend(turn_killing()),
         lambda: lines.extend(team_killing()),
+        lambda: lines.extend(conversation_killing()),
         lambda: lines.append(serve_killing()),
         lambda: lines.extend(power()),
         lambda: lines.append(sweep()),

@@ -26,7 +26,6 @@ from antiphon import (
     says,
     set_conversation_state,
 )
-from antiphon.orchestration.predicates import PREDICATES
 from tests.support.conversation_desk import (
     MOVED,
     REFUSED,
@@ -37,6 +36,7 @@ from tests.support.conversation_desk import (
     Desk,
     a_desk,
     hand_over,
+    own_predicates,
     rule,
     texts,
 )
@@ -195,16 +195,12 @@ async def test_a_raising_predicate_makes_no_agent_answer_that_should_not(desk: D
     def breaks(event: Envelope, context: State, state: ConversationState) -> bool:
         raise KeyError("tier")
 
-    known = dict(PREDICATES._known)
-    try:
+    with own_predicates():
         register_predicate(breaks)
         models = await desk.echoes("triage", "billing", "support")
         router = ConversationRouter([rule("billing", custom=breaks)], default_agent_id="triage")
         talk = await desk.open(router, "triage", "billing", "support")
         assert await talk.ask("hi") == [("triage", "triage on hi")]
-    finally:
-        PREDICATES._known.clear()
-        PREDICATES._known.update(known)
     assert [len(model.requests) for model in models.values()] == [1, 0, 0]
     [failed] = await talk.facts(RULE_FAILED)
     assert (failed["rule"], "KeyError" in str(failed["error"])) == (0, True)

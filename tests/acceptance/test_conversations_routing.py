@@ -26,6 +26,7 @@ from tests.support.conversation_desk import (
     Desk,
     a_desk,
     hand_over,
+    own_predicates,
     rule,
 )
 
@@ -42,10 +43,8 @@ async def desk() -> AsyncIterator[Desk]:
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """Predicates that a test registers are gone after it."""
-    known = dict(PREDICATES._known)
-    yield
-    PREDICATES._known.clear()
-    PREDICATES._known.update(known)
+    with own_predicates():
+        yield
 
 
 async def answered_by(talk: Conversation, text: str = "hi", **options: object) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from antiphon import Envelope
+from antiphon.core.conversation_events import EV_CONVERSATION_UNROUTED, EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE
 from antiphon.core.envelope import Json
 from antiphon.core.events import (
     EV_TASK_COMPLETED,
@@ -225,3 +226,67 @@ def test_from_where_a_task_was_given_is_no_part_of_its_story() -> None:
     assert given_from("one", "5/ada", 1) == given_from("other", "9/ada", 1)
     assert given_from("one", "5/ada", 1) != given_from("one", "5/ada", 2)
     assert given_from("one", "5/ada", 1) != canonical_digest(told(created("ada:agent", "eve:agent")))
+
+
+# Replies that leave, and places in the log that data names
+
+
+def delivered(log: list[Envelope], *texts: str, attempts: int = 1, kind: str = EV_REPLY_DELIVERED) -> list[Envelope]:
+    """The log with the deliveries of what was said in it, in this order."""
+    facts: list[Envelope] = []
+    for text in texts:
+        reply = next(each for each in log if each.event_data.get("text") == text)
+        data: Json = {"transport": "sms", "reply": reply.envelope_id, "sequence": reply.sequence, "attempts": attempts}
+        sequence = log[-1].sequence + len(facts) + 1
+        number = f"d{sequence}"
+        facts.append(replace(fact("hub", kind, data), envelope_id=number, sequence=sequence, created_at=at(sequence)))
+    return [*log, *facts]
+
+
+def two_replies(*more: Envelope, prefix: str = "e") -> list[Envelope]:
+    shown = assigned("ada")
+    claims = [each for each in more if each.event_type == EV_TURN_CLAIMED]
+    place = len(claims) + 4
+    shown = replace(shown, event_data={**shown.event_data, "shown": place})
+    facts = [*BEGUN[:3], *claims, said("alice", "hi"), shown, said("ada", "one"), said("ada", "two")]
+    return told(*facts, prefix=prefix)
+
+
+REPLIED = canonical_digest(delivered(two_replies(), "one", "two"))
+
+
+def test_attempts_and_the_places_of_deliveries_are_no_part_of_the_story() -> None:
+    assert canonical_digest(delivered(two_replies(), "one", "two", attempts=7)) == REPLIED
+    assert canonical_digest(delivered(two_replies(prefix="x"), "one", "two")) == REPLIED
+    assert canonical_digest(delivered(two_replies(turn("1/ada")["claimed"]), "one", "two")) == REPLIED
+    early = delivered(two_replies()[:-1], "one")
+    last = replace(two_replies()[-1], sequence=len(early) + 1)
+    assert canonical_digest(delivered([*early, last], "two")) == REPLIED
+
+
+def test_which_replies_have_left_is_part_of_the_story() -> None:
+    assert canonical_digest(two_replies()) != REPLIED
+    assert canonical_digest(delivered(two_replies(), "one")) != REPLIED
+    assert canonical_digest(delivered(two_replies(), "two", "one")) != REPLIED
+    assert canonical_digest(delivered(two_replies(), "one", "two", "two")) != REPLIED
+    refused = delivered(two_replies(), "one", "two", kind=EV_REPLY_UNDELIVERABLE)
+    assert canonical_digest(refused) != REPLIED
+
+
+def test_what_a_turn_is_shown_is_part_of_the_story() -> None:
+    log = two_replies()
+    other = [
+        replace(each, event_data={**each.event_data, "shown": 3}) if "shown" in each.event_data else each
+        for each in log
+    ]
+    assert canonical_digest(other) != canonical_digest(log)
+
+
+def test_which_message_no_agent_answers_is_part_of_the_story() -> None:
+    def unrouted(message: str, prefix: str = "e") -> str:
+        log = two_replies(prefix=prefix)
+        about = fact("hub", EV_CONVERSATION_UNROUTED, {"message": f"{prefix}{message}"})
+        return canonical_digest([*log, replace(about, envelope_id="last", sequence=len(log) + 1)])
+
+    assert unrouted("4") == unrouted("4", prefix="x")
+    assert unrouted("4") != unrouted("6")

@@ -70,6 +70,7 @@ NOT_APPROVING = [
     "Do not merge until\nAPPROVED",
     "This has to be\nAPPROVED",
     "Answer with NOT APPROVED or\nAPPROVED",
+    "This is NOT" + "*" * 100 + "\nAPPROVED",
     "dis-\napproved",
     "approved?",
     "APPROVED ?",
@@ -117,6 +118,7 @@ NOT_APPROVING = [
     "NOT\x0bAPPROVED",
     "NOT\u2028APPROVED",
     "NOT\rAPPROVED",
+    "Verd\u0131ct: APPROVED",  # an i without its dot
     "Verdict: NOT APPROVED",
     "Verdict: rejected",
     "Verdict:",
@@ -183,7 +185,7 @@ def test_deep_json_is_no_approval() -> None:
 
 def test_long_lines_cost_little_and_approve_nothing() -> None:
     """Patterns that could be read in many ways would take hours for these."""
-    for piece in ("*", " ", "_*", "`", "verdict:", "verdict: ", "not ", "#", "!"):
+    for piece in ("*", " ", "_*", "`", "verdict:", "verdict: ", "not ", "not,", "be*", "-", "#", "!"):
         assert not is_approved("APPROVED" + piece * 200_000 + "x")
         assert not is_approved(piece * 200_000 + "x\nAPPROVED" + piece * 200_000 + "?")
     assert is_approved("." * 200_000 + "\nAPPROVED")

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 from contextlib import aclosing
+from itertools import count
 
 from antiphon import (
     Agent,
@@ -44,7 +46,7 @@ RING = ("triage", "billing", "sales")
 CHANNELS = ("c0", "c1", "c2")
 DESK, PERSON = "desk", "dana"
 PERSON_THINKS = 0.15
-CARELESS_SECONDS = 0.5
+CARELESS_SECONDS = 1.0
 
 
 def agent_after(name: str) -> str:
@@ -141,8 +143,14 @@ class Customers:
         sent = await self.channels[channel].send(text, transport=TRANSPORT, source=channel, **options)  # type: ignore[arg-type]
         say(f"ack {number} {sent.envelope_id} {sent.sequence}")
 
+    async def all_answered(self) -> None:
+        for _ in count():
+            if self._idle:
+                return
+            await asyncio.sleep(0.01)
+
     @property
-    def idle(self) -> bool:
+    def _idle(self) -> bool:
         """Whether everything is answered, and has left."""
         for channel in self.channels.values():
             memory = conversation_memory(channel._live)
@@ -175,8 +183,7 @@ async def main(path: str, port: int, *, careless: bool, ids: bool) -> None:
             attending.append(asyncio.create_task(Person(hub, await person.channel(channel.channel_id)).attend()))
         say("ready")
         await customers.follow_orders()
-        while not customers.idle:
-            await asyncio.sleep(0.01)
+        await customers.all_answered()
         await asyncio.gather(*later, return_exceptions=True)
         say("done")
         for each in attending:
@@ -185,6 +192,7 @@ async def main(path: str, port: int, *, careless: bool, ids: bool) -> None:
 
 if __name__ == "__main__":
     signal.alarm(LONGEST_LIFE)
+    logging.getLogger("antiphon").setLevel(logging.ERROR)  # that a reply was not taken is no news
     shorten_pauses()
     flags = sys.argv[3:]
     asyncio.run(main(sys.argv[1], int(sys.argv[2]), careless="--careless" in flags, ids="--no-ids" not in flags))

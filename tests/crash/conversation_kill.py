@@ -20,9 +20,11 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from socket import socket
 from socketserver import BaseServer
@@ -32,8 +34,6 @@ from typing import Self
 from antiphon import EV_PACKET, EV_TEXT, Envelope, Hub
 from antiphon.cli.verify_command import verify_url
 from antiphon.core.conversation_events import (
-    EV_CONVERSATION_MOVED,
-    EV_CONVERSATION_RELEASED,
     EV_REPLY_DELIVERED,
     RECIPIENT_FIELD,
 )
@@ -48,8 +48,10 @@ from tests.crash.kill import Lines
 MOST_KILLS = 8
 """How often the conversations of one file are killed, before another file is begun."""
 LONGEST_LIFE_SECONDS, LONGEST_WAIT = 1.0, 60.0
-MOST_UNANSWERED = 3
+MOST_UNANSWERED = 2
 """So many messages are sent to a channel at most before something comes back."""
+MESSAGES_PER_HOLD = 12
+"""Each so-manieth message of a file ends in a hold."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,10 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:  # who sends it was killed
             return
         status = self._sink.answer({name.lower(): value for name, value in self.headers.items()}, body)
-        try:
+        with suppress(ConnectionError):
             self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
-        except ConnectionError:
-            pass
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
@@ -130,6 +130,27 @@ class Kill:
     before: float
     after: float
     ready_again: float = 0.0
+
+
+@dataclass
+class Mailbox:
+    """What the customers of one file have written, and what was acknowledged."""
+
+    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Channel and text of each message, by its number."""
+    acks: dict[str, str] = field(default_factory=dict)
+    """The envelope of each message that was acknowledged."""
+    doubled: int = 0
+    kills: list[Kill] = field(default_factory=list)
+    unanswered: Counter[str] = field(default_factory=Counter)
+    """How many messages were sent to each channel since something came back."""
+
+    def heed(self, lines: Iterable[str]) -> None:
+        """Note what was acknowledged. The same message is the same envelope each time."""
+        for line in lines:
+            if line.startswith("ack "):
+                _, number, envelope_id, _ = line.split()
+                self.doubled += self.acks.setdefault(number, envelope_id) != envelope_id
 
 
 @dataclass
@@ -154,7 +175,7 @@ class ConversationKilling:
     doubled: int = 0
     """Messages that are recorded twice, or acknowledged as another envelope when they were sent again."""
     wrong_answers: int = 0
-    """Messages that are not answered once, behind their handoffs, by the agent that was to; and holds not ended once."""
+    """Messages that are not answered once, behind their handoffs, by whom they should be; and holds not ended once."""
     replies: int = 0
     replies_lost: int = 0
     """Replies that are recorded, and have not reached the other side as they are."""
@@ -173,6 +194,8 @@ class ConversationKilling:
     """How many seconds after the next process was ready each reply was delivered that had not been."""
     turns_caught_up: list[float] = field(default_factory=list, repr=False)
     """The same until the first turn was claimed again."""
+    mailboxes: dict[Path, Mailbox] = field(default_factory=dict, repr=False)
+    arrivals: list[Arrival] = field(default_factory=list, repr=False)
 
     @property
     def sound(self) -> bool:
@@ -213,10 +236,8 @@ class ConversationLife:
         self.process.kill()
         self.output.read_rest()
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
         self.process.__exit__(None, None, None)
 
     def wait_for(self, line: str) -> None:
@@ -240,33 +261,15 @@ class ConversationLife:
         return Kill(before, after)
 
 
-@dataclass
-class Mailbox:
-    """What the customers of one file have written, and what was acknowledged."""
-
-    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Channel and text of each message, by its number."""
-    acks: dict[str, str] = field(default_factory=dict)
-    """The envelope of each message that was acknowledged."""
-    doubled: int = 0
-    kills: list[Kill] = field(default_factory=list)
-
-    def heed(self, lines: Iterable[str]) -> None:
-        """Note what was acknowledged. The same message is the same envelope each time."""
-        for line in lines:
-            if line.startswith("ack "):
-                _, number, envelope_id, _ = line.split()
-                self.doubled += self.acks.setdefault(number, envelope_id) != envelope_id
-
-
 class _Hunt:
     """Lets customers write, several channels on each file, and kills the process that answers them."""
 
     def __init__(self, folder: Path, sink: Sink, *, kills: int, seed: int, flag: str = "") -> None:
         self.found = ConversationKilling(seed)
-        self.mailboxes: dict[Path, Mailbox] = {}
         self._folder, self._sink, self._kills, self._flag = folder, sink, kills, flag
         self._chance = random.Random(seed)
+        self._heard = 0
+        """How many arrivals those who write have heard of."""
 
     def run(self) -> None:
         while self.found.kills < self._kills:
@@ -274,11 +277,11 @@ class _Hunt:
 
     def _file(self, kills: int) -> None:
         path, box = self._folder / f"f{self.found.files}.db", Mailbox()
-        self.mailboxes[path] = box
+        self.found.mailboxes[path] = box
         self.found.files += 1
         for _ in range(kills):
             with self._life(path, box) as life:
-                self._write(life, box, self._chance.uniform(0.0, LONGEST_LIFE_SECONDS))
+                self._write(life, path, self._chance.uniform(0.0, LONGEST_LIFE_SECONDS))
                 box.kills.append(life.kill())
                 box.heed(life.output.lines)
                 self.found.kills += 1
@@ -296,32 +299,32 @@ class _Hunt:
         if box.kills:
             last = box.kills.pop()
             box.kills.append(Kill(last.before, last.after, time.time()))
-        known = sorted(box.acks)
-        for number in [*(each for each in box.texts if each not in box.acks), *self._chance.sample(known, k=min(1, len(known)))]:
+        again = [self._chance.choice(sorted(box.acks))] if box.acks else []
+        for number in [*(each for each in box.texts if each not in box.acks), *again]:
             channel, text = box.texts[number]
             life.order(channel=channel, number=number, text=text)
         return life
 
-    def _write(self, life: ConversationLife, box: Mailbox, seconds: float) -> None:
+    def _write(self, life: ConversationLife, path: Path, duration: float) -> None:
         """Write for so long, now and then, in every channel."""
-        until = time.monotonic() + seconds
-        unanswered: Counter[str] = Counter()
-        heard = len(self._sink.arrivals)
+        box, until = self.found.mailboxes[path], time.monotonic() + duration
+        for channel in CHANNELS:  # a reply may wait for its channel to be looked at; others are written meanwhile
+            box.unanswered[channel] = min(1, box.unanswered[channel])
         while (left := until - time.monotonic()) > 0:
-            for arrival in self._sink.arrivals[heard:]:
-                unanswered[arrival.recipient] = 0
-                heard += 1
+            for arrival in self._sink.arrivals[self._heard :]:
+                box.unanswered[arrival.recipient] = 0
+                self._heard += 1
             channel = self._chance.choice(CHANNELS)
-            if unanswered[channel] < MOST_UNANSWERED:
-                unanswered[channel] += 1
-                number = f"{self.found.files}m{len(box.texts)}"
-                box.texts[number] = channel, self._text(number)
+            if box.unanswered[channel] < MOST_UNANSWERED:
+                box.unanswered[channel] += 1
+                number = f"{path.stem}m{len(box.texts)}"
+                box.texts[number] = channel, self._text(number, hold=len(box.texts) % MESSAGES_PER_HOLD == 5)
                 life.order(channel=channel, number=number, text=box.texts[number][1])
             life.output.read(min(left, self._chance.uniform(0.02, 0.15)))
 
-    def _text(self, number: str) -> str:
+    def _text(self, number: str, *, hold: bool) -> str:
         hops = self._chance.choice((0, 0, 1, 1, 2))
-        return f"{number} hops={hops} hold={int(self._chance.random() < 0.1)} think={self._chance.uniform(0.05, 0.3):.2f}"
+        return f"{number} hops={hops} hold={int(hold)} think={self._chance.uniform(0.05, 0.3):.2f}"
 
 
 def kill_conversations(folder: Path, kills: int, seed: int, *, flag: str = "") -> ConversationKilling:
@@ -329,9 +332,9 @@ def kill_conversations(folder: Path, kills: int, seed: int, *, flag: str = "") -
     with Sink(seed) as sink:
         hunt = _Hunt(folder, sink, kills=kills, seed=seed, flag=flag)
         hunt.run()
-        arrivals = list(sink.arrivals)
-    for path, box in hunt.mailboxes.items():
-        asyncio.run(audit(path, box, arrivals, hunt.found))
+        hunt.found.arrivals = sink.arrivals
+    for path, box in hunt.found.mailboxes.items():
+        asyncio.run(audit(path, box, sink.arrivals, hunt.found))
     return hunt.found
 
 
@@ -351,7 +354,7 @@ async def audit(path: Path, box: Mailbox, arrivals: Sequence[Arrival], found: Co
     found.lost += sum(envelope_id not in recorded[number] for number, envelope_id in box.acks.items())
     found.doubled += box.doubled + sum(max(0, len(ids) - 1) for ids in recorded.values())
     ours = {each.envelope_id for log in logs for each in log}
-    mine = [each for each in arrivals if each.text.split("m")[0] == path.stem.removeprefix("f") or each.reply_id in ours]
+    mine = [each for each in arrivals if each.text.startswith(f"{path.stem}m")]
     found.replies_unknown += sum(each.reply_id not in ours or not each.is_signed for each in mine)
     for kill in box.kills:
         _note_kill(kill, logs, found)
@@ -420,7 +423,8 @@ def _is_answered(text: str, packets: Sequence[tuple[str, Packet]]) -> bool:
     targets = [packet.routing.target for _, packet in packets]
     speakers = [speaker for speaker, _ in packets]
     last = packets[-1][1]
-    final = (last.routing.target, last.body) == (("human", "") if plan["hold"] else (None, answer_to(number, speakers[-1])))
+    due = ("human", "") if plan["hold"] else (None, answer_to(number, speakers[-1]))
+    final = (last.routing.target, last.body) == due
     return targets[:-1] == speakers[1:] and final and not any(packet.body for _, packet in packets[:-1])
 
 
@@ -432,7 +436,7 @@ def _audit_replies(log: Sequence[Envelope], arrivals: Sequence[Arrival], found: 
     found.replies_lost += len(as_recorded - {(each.reply_id, each.recipient, each.text) for each in arrived})
     found.sent_again += len(arrived) - len({each.reply_id for each in arrived})
     came = [replies[reply_id].sequence for reply_id in dict.fromkeys(each.reply_id for each in arrived)]
-    found.replies_misplaced += sum(later < earlier for earlier, later in zip(came, came[1:], strict=False))
+    found.replies_misplaced += sum(later < earlier for earlier, later in pairwise(came))
     said = sum(_text_of(each) != "" for each in log if each.event_type == EV_PACKET or each.sender_id == PERSON)
     found.wrong_deliveries += abs(said - len(replies))
     told = Counter(str(each.event_data["reply"]) for each in log if each.event_type == EV_REPLY_DELIVERED)
@@ -445,7 +449,8 @@ def _note_kill(kill: Kill, logs: Iterable[Sequence[Envelope]], found: Conversati
     for log in logs:
         ends = {each.causation_id: each for each in log if each.event_type == EV_PACKET}  # the last packet counts
         begun = [each.causation_id for each in log if each.event_type == EV_TURN_ASSIGNED]
-        spans = [(each, ends[each.envelope_id]) for each in log if each.envelope_id in begun and each.envelope_id in ends]
+        answered = ends.keys() & begun
+        spans = [(each, ends[each.envelope_id]) for each in log if each.envelope_id in answered]
         delivered = {str(each.event_data["reply"]): each for each in log if each.event_type == EV_REPLY_DELIVERED}
         left = [(each, delivered[each.envelope_id]) for each in log if each.envelope_id in delivered]
         in_turn = in_turn or any(_spans(kill, *span) for span in spans)

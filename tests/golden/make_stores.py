@@ -26,6 +26,7 @@ from antiphon import (
     BranchFailed,
     Channel,
     ContextEquals,
+    ConversationRouter,
     Denied,
     Finish,
     FromSpeaker,
@@ -34,7 +35,11 @@ from antiphon import (
     Message,
     ModelError,
     Once,
+    OutboundReply,
+    Reply,
     RevertToInitiatorTarget,
+    RoutingConditions,
+    RoutingRule,
     ScriptedModel,
     StayTarget,
     TerminateTarget,
@@ -45,8 +50,10 @@ from antiphon import (
     TurnFailed,
     calls,
     delegate,
+    get_conversation_state,
     says,
     set_context,
+    set_conversation_state,
     tool,
 )
 from antiphon.testing import ManualClock
@@ -358,6 +365,65 @@ async def make_quiet(folder: Path) -> dict[str, str]:
     return names
 
 
+async def make_routed(hub: Hub) -> dict[str, str]:
+    """A routed conversation: rules, handoffs, a hold and its release, an observer, a transport, and no route."""
+    taken: list[str] = []
+
+    async def send(reply: OutboundReply) -> None:
+        taken.append(reply.text)
+
+    def hand(target: str, **more: str) -> Reply:
+        return calls("handoff_conversation", {"target": target, "reason": "its part", "summary": "The case.", **more})
+
+    ann, dana = await hub.register("ann"), await hub.register("dana", kind="human")
+    hub.transport("sms", send=send)
+    triage = [hand("nobody"), hand("money", next_phase="handling"), says("Hello again."), says("In private.")]
+    billing = [says("Paid."), hand("human", channel_escalation="email"), says("Back again."), ModelError("no answer")]
+    await hub.register(Agent("triage", ScriptedModel(triage)))
+    await hub.register(Agent("billing", ScriptedModel(billing)))
+    await hub.register(Agent("watcher", ScriptedModel(["Noted."] * 9)))
+    rules = [RoutingRule("billing", RoutingConditions(intents={"billing"})), RoutingRule("absent", priority=9)]
+    router = ConversationRouter(rules, supervisor_id="watcher")
+    handoff = {"agent_aliases": {"money": "billing"}, "allowed_transitions": {"intake": ["handling"]}}
+    knobs = {"router": router.to_dict(), "handoff": handoff}
+    channel = await ann.open(type="routed", target=["triage", "billing", "watcher", "dana"], knobs=knobs)
+    await talk(channel, "Does anybody hear me?")
+    await channel.send("My invoice.", transport="sms", source="+49", addressed_to="triage", message_id="m1")
+    await until_quiet(channel)
+    await channel.send("A person, please.", transport="sms", source="+49")
+    await until_quiet(channel)
+    held = await dana.channel(channel.channel_id)
+    await talk(held, "I am here.")
+    await held.release(to="triage")
+    await talk(channel, "Thank you.")
+    await channel.send("Between us.", audience=["triage"])
+    await until_quiet(channel)
+    state = get_conversation_state(held)
+    await set_conversation_state(held, state.transition(to_phase="followup", to_agent="billing", reason="known"))
+    await channel.send("And now?", set={"urgent": True})
+    await until_quiet(channel)
+    return {"routed": channel.channel_id}
+
+
+async def make_conversation_store(folder: Path) -> None:
+    """Write the store of the routed conversation, and add its channel to those that are known."""
+    async with Hub.open(f"sqlite:///{folder / 'routed.db'}", clock=ManualClock()) as hub:
+        names = await make_routed(hub)
+        await asyncio.sleep(0.2)  # for the last reply to be delivered
+        await write_logs(hub, folder, names)
+    known = json.loads((folder / "channels.json").read_text())
+    (folder / "channels.json").write_text(json.dumps({**known, "routed.db": names}, indent=1) + "\n")
+    compact(folder, "routed.db")
+
+
+def compact(folder: Path, store: str) -> None:
+    with sqlite3.connect(folder / store) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("VACUUM")
+    connection.close()
+    (folder / f"{store}-owner").unlink()
+
+
 async def make_all(folder: Path) -> None:
     """Write the stores at rest, what all channels are called, and their logs as lines of JSON."""
     url = f"sqlite:///{folder / 'crashed.db'}"
@@ -370,11 +436,8 @@ async def make_all(folder: Path) -> None:
     names = {"quiet.db": await make_quiet(folder), "long.db": long, "crashed.db": crashed}
     (folder / "channels.json").write_text(json.dumps(names, indent=1) + "\n")
     for store in names:
-        with sqlite3.connect(folder / store) as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            connection.execute("VACUUM")
-        connection.close()
-        (folder / f"{store}-owner").unlink()
+        compact(folder, store)
+    await make_conversation_store(folder)
 
 
 async def write_logs(hub: Hub, folder: Path, names: dict[str, str]) -> None:

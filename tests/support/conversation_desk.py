@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from antiphon import (
     EV_PACKET,
@@ -26,6 +26,7 @@ from antiphon import (
     says,
 )
 from antiphon.core.envelope import Json
+from antiphon.orchestration.predicates import PREDICATES
 from antiphon.testing import ManualClock
 from tests.support.gated_store import GatedStore
 from tests.support.waiting import let_others_run, soon, wait_until
@@ -222,6 +223,17 @@ async def a_desk(*names: str, url: str = "", clock: ManualClock | None = None) -
         yield desk
     finally:
         await soon(hub.close())
+
+
+@contextmanager
+def own_predicates() -> Iterator[None]:
+    """Predicates that are registered inside are gone after it."""
+    known = dict(PREDICATES._known)
+    try:
+        yield
+    finally:
+        PREDICATES._known.clear()
+        PREDICATES._known.update(known)
 
 
 async def all_done() -> None:

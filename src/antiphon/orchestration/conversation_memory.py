@@ -316,4 +316,6 @@ def reply_route(memory: ConversationMemory, draft: Envelope) -> tuple[str, str] 
     if message is None or not visible_to(draft, message.sender):
         return None
     name = memory.switched or message.transport
+    if name not in memory.connected and message.transport in memory.connected:
+        name = message.transport  # a transport that is asked for and not there must not lose the reply
     return (name, memory.addresses.get(name, "")) if name and reply_text(draft) else None

@@ -11,7 +11,7 @@ Rule 6: the observer gets a turn after each answer, before the next message, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as with_fields
 from typing import ClassVar
 
@@ -79,8 +79,8 @@ class Routed:
         self.router = ConversationRouter.loads(router)
         self.rules = HandoffRules.loads(None if handoff is None else _dict_knob("handoff", handoff))
         self.most_hops = hop_limit_in(knobs)
-        self.handoffs = RoutedHandoffs(self.rules, self.most_hops)
         self._observer = self.router.supervisor_id
+        self.handoffs = RoutedHandoffs(self.rules, self.most_hops, self._observer)
 
     def evolve(self, memory: ConversationMemory, envelope: Envelope) -> ConversationMemory:
         return fold_conversation(memory, envelope, first_phase=self.router.first_phase, observer=self._observer)
@@ -255,16 +255,24 @@ class Routed:
 class RoutedHandoffs:
     """The handoffs that the rules of one channel allow."""
 
-    def __init__(self, rules: HandoffRules, most: int) -> None:
-        self._rules, self._most = rules, most
+    def __init__(self, rules: HandoffRules, most: int, observer: str | None) -> None:
+        self._rules, self._most, self._observer = rules, most, observer
         self._targets: dict[str, Sequence[str]] = {}
 
     def targets(self, state: State, speaker: str) -> Sequence[str]:
         """The names that the speaker may hand over to."""
         known = self._targets.get(speaker)
         if known is None:  # the participants of a channel never change
-            known = self._targets[speaker] = tuple(handoff_targets(self._rules, state.participants, speaker))
+            known = self._targets[speaker] = tuple(
+                handoff_targets(self._rules, self._reachable(state, speaker), speaker)
+            )
         return known
+
+    def _reachable(self, state: State, speaker: str) -> Mapping[str, str]:
+        """The participants that a conversation can be handed over to, by kind: an observer that is an agent is none."""
+        if self._observer == speaker or state.participants.get(self._observer or "") != "agent":
+            return state.participants
+        return {name: kind for name, kind in state.participants.items() if name != self._observer}
 
     def objection(
         self, memory: object, state: State, *, speaker: str, target: str, phase: str
@@ -279,7 +287,12 @@ class RoutedHandoffs:
     ) -> ResolvedHandoff | RefusedHandoff:
         """Where a handoff leads, or why it leads nowhere. Only people can be reached beyond the limit."""
         found = resolve_handoff(
-            self._rules, target, phase or None, kinds=state.participants, speaker=speaker, conversation=memory.state
+            self._rules,
+            target,
+            phase or None,
+            kinds=self._reachable(state, speaker),
+            speaker=speaker,
+            conversation=memory.state,
         )
         if isinstance(found, ResolvedHandoff) and found.agent is not None and memory.hops >= self._most:
             advice = f"There have been {memory.hops} handoffs for this message, the limit; answer yourself."
