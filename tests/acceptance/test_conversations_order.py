@@ -366,7 +366,9 @@ async def test_targets_in_the_tool_are_those_of_each_conversation(desk: Desk) ->
     await first.ask("hi")
     await second.ask("hi")
     targets = [
-        next(each.description for each in request.specs if each.name == "handoff_conversation").rpartition("Targets: ")[2]
+        next(each.description for each in request.specs if each.name == "handoff_conversation").rpartition("Targets: ")[
+            2
+        ]
         for request in model.requests
     ]
     assert targets == ["money, billing, human.", "support, human."]

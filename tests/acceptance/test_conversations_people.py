@@ -45,7 +45,11 @@ async def held(desk: Desk, *others: str, target: str = "human", creator: str = "
 
 async def test_human_clears_the_active_agent(desk: Desk) -> None:
     talk = await held(desk, "dana", handoff={"phase_map": {"human": "escalation"}})
-    assert (talk.state.active_agent_id, talk.state.previous_agent_id, talk.state.phase) == (None, "triage", "escalation")
+    assert (talk.state.active_agent_id, talk.state.previous_agent_id, talk.state.phase) == (
+        None,
+        "triage",
+        "escalation",
+    )
     [event] = await talk.facts(MOVED)
     assert (event["to_agent"], event["person"], event["by"]) == (None, "human", "triage")
     assert talk.channel.state.owed == ()

@@ -154,7 +154,9 @@ async def test_phases(desk: Desk) -> None:
 async def test_custom(desk: Desk) -> None:
     @register_predicate
     def is_gold(event: Envelope, context: State, state: ConversationState) -> bool:
-        return context.context_vars.get("tier") == "gold" and state.phase == "intake" and "!" in event.event_data["text"]
+        return (
+            context.context_vars.get("tier") == "gold" and state.phase == "intake" and "!" in event.event_data["text"]
+        )
 
     talk = await desk.open(ConversationRouter([rule("billing", custom=is_gold)], "triage"), *TEAM)
     assert await answered_by(talk, "hello!") == "triage"
@@ -217,9 +219,7 @@ def leaving(event: Envelope, context: State, state: ConversationState) -> bool:
 @pytest.mark.parametrize(
     ("predicate", "error"), [(raising, "no such customer"), (vague, "return True or False"), (leaving, "SystemExit")]
 )
-async def test_a_predicate_that_fails_does_not_match_and_is_recorded(
-    desk: Desk, predicate: object, error: str
-) -> None:
+async def test_a_predicate_that_fails_does_not_match_and_is_recorded(desk: Desk, predicate: object, error: str) -> None:
     register_predicate(predicate)  # type: ignore[call-overload]
     router = ConversationRouter([rule("billing", custom=predicate), rule("support", intents={"help"})], "triage")
     talk = await desk.open(router, *TEAM)
@@ -373,7 +373,13 @@ async def test_labels_are_recorded_on_any_channel(desk: Desk) -> None:
     await desk.join("ben")
     channel = await desk.people["ann"].open(type="conversation", target=["ben"])
     sent = await channel.send("hi", transport="fax", source="+49", intent="billing", set={"seen": 1})
-    assert sent.event_data == {"text": "hi", "transport": "fax", "source": "+49", "intent": "billing", "set": {"seen": 1}}
+    assert sent.event_data == {
+        "text": "hi",
+        "transport": "fax",
+        "source": "+49",
+        "intent": "billing",
+        "set": {"seen": 1},
+    }
     assert channel.state.context_vars == {"seen": 1}
 
 

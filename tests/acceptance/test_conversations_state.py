@@ -60,7 +60,11 @@ def test_a_transition_is_a_new_state() -> None:
     state = ConversationState(active_agent_id="agent-triage")
     after = state.transition(to_phase="handling", to_agent="agent-handler", reason="a billing issue")
     assert (state.phase, state.active_agent_id, state.phase_history) == ("intake", "agent-triage", ())
-    assert (after.phase, after.active_agent_id, after.previous_agent_id) == ("handling", "agent-handler", "agent-triage")
+    assert (after.phase, after.active_agent_id, after.previous_agent_id) == (
+        "handling",
+        "agent-handler",
+        "agent-triage",
+    )
     assert after.handoff_count == 1
 
 

@@ -21,7 +21,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -130,6 +130,7 @@ class Kill:
     before: float
     after: float
     ready_again: float = 0.0
+    next_kill: float = float("inf")
 
 
 @dataclass
@@ -144,6 +145,11 @@ class Mailbox:
     kills: list[Kill] = field(default_factory=list)
     unanswered: Counter[str] = field(default_factory=Counter)
     """How many messages were sent to each channel since something came back."""
+
+    def note_kill(self, kill: Kill) -> None:
+        if self.kills:
+            self.kills[-1] = replace(self.kills[-1], next_kill=kill.before)
+        self.kills.append(kill)
 
     def heed(self, lines: Iterable[str]) -> None:
         """Note what was acknowledged. The same message is the same envelope each time."""
@@ -282,7 +288,7 @@ class _Hunt:
         for _ in range(kills):
             with self._life(path, box) as life:
                 self._write(life, path, self._chance.uniform(0.0, LONGEST_LIFE_SECONDS))
-                box.kills.append(life.kill())
+                box.note_kill(life.kill())
                 box.heed(life.output.lines)
                 self.found.kills += 1
         with self._life(path, box) as life:
@@ -297,8 +303,7 @@ class _Hunt:
         life.wait_for("ready")
         self.found.slowest_start = max(self.found.slowest_start, time.monotonic() - began)
         if box.kills:
-            last = box.kills.pop()
-            box.kills.append(Kill(last.before, last.after, time.time()))
+            box.kills[-1] = replace(box.kills[-1], ready_again=time.time())
         again = [self._chance.choice(sorted(box.acks))] if box.acks else []
         for number in [*(each for each in box.texts if each not in box.acks), *again]:
             channel, text = box.texts[number]
@@ -456,13 +461,19 @@ def _note_kill(kill: Kill, logs: Iterable[Sequence[Envelope]], found: Conversati
         in_turn = in_turn or any(_spans(kill, *span) for span in spans)
         open_replies = [end for begin, end in left if _spans(kill, begin, end)]
         in_delivery = in_delivery or bool(open_replies)
-        found.deliveries_caught_up += [seconds(end.created_at) - kill.ready_again for end in open_replies]
+        found.deliveries_caught_up += _caught_up(kill, open_replies)
         if any(_spans(kill, *span) for span in spans):
-            claims = [seconds(each.created_at) for each in log if each.event_type == EV_TURN_CLAIMED]
-            found.turns_caught_up += [min(at for at in claims if at > kill.after) - kill.ready_again]
+            claims = [each for each in log if each.event_type == EV_TURN_CLAIMED]
+            found.turns_caught_up += _caught_up(kill, claims)[:1]
     found.kills_mid_turn += in_turn
     found.kills_before_delivery += in_delivery
     found.kills_mid_message += in_turn or in_delivery
+
+
+def _caught_up(kill: Kill, facts: Iterable[Envelope]) -> list[float]:
+    """How soon after the next process was ready each of these was recorded by it."""
+    after = (seconds(each.created_at) for each in facts)
+    return [max(0.0, at - kill.ready_again) for at in after if kill.after < at < kill.next_kill]
 
 
 def _spans(kill: Kill, begin: Envelope, end: Envelope) -> bool:

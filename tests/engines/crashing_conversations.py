@@ -350,7 +350,8 @@ class ConversationLife:
         for passed in count():
             if passed > LONGEST_PAUSE or not any(each.pending for each in conversation_memory(live).outbox.values()):
                 return
-            self._clock.advance(1.0)
+            await self._clock.advance(1.0)
+            await self._store.mark(channel_id)  # time passes no faster than a file is written
             await let_others_run(20)
 
 

@@ -11,15 +11,16 @@ from antiphon import (
     Channel,
     ConversationRouter,
     Denied,
+    Envelope,
     Limits,
     ModelUnavailable,
     UsageError,
     calls,
     get_conversation_state,
     says,
-    set_conversation_state,
     tool,
 )
+from antiphon.hub.feed import Signal, TokenSubscriber
 from antiphon.runtime.conversation_turns import ConversationTurns, send_and_follow_message
 from antiphon.runtime.routed_channels import (
     OfferedConversation,
@@ -27,7 +28,14 @@ from antiphon.runtime.routed_channels import (
     offered_conversation_name,
     routed_channel_of,
 )
-from antiphon.runtime.turn_events import AgentEvent, FinalStateEvent, TokenEvent, ToolUsageEvent, follow_turn
+from antiphon.runtime.turn_events import (
+    AgentEvent,
+    AIMessageEvent,
+    FinalStateEvent,
+    TokenEvent,
+    ToolUsageEvent,
+    follow_turn,
+)
 from tests.support.conversation_desk import TO_TRIAGE, Desk, Slow, a_desk, all_done, hand_over
 from tests.support.waiting import soon, wait_until
 
@@ -155,19 +163,6 @@ async def test_a_turn_that_fails_ends_the_answer_also_after_a_handoff() -> None:
         assert (heard.final.stopped, heard.final.agent) == ("model_error", "billing")
 
 
-async def test_what_a_tool_says_is_not_the_answer() -> None:
-    @tool
-    async def announce(channel: Channel) -> str:
-        """Say something meanwhile."""
-        await channel.send("I am looking.")
-        return "said"
-
-    async with a_desk("ann:human") as desk:
-        await desk.agent("triage", calls("announce"), "Found.", tools=[announce])
-        heard = await follow(await opened(desk), "Look it up.")
-        assert heard.final.text == "Found."
-
-
 async def test_a_channel_that_closes_ends_the_answer() -> None:
     async with a_desk("ann:human") as desk:
         slow = Slow("Late.")
@@ -183,21 +178,90 @@ async def test_a_channel_that_closes_ends_the_answer() -> None:
         slow.go_on()
 
 
+class ByHand:
+    """A conversation whose agents are driven by the test, and one message of it that is followed."""
+
+    def __init__(self, desk: Desk, channel: Channel, said: Envelope) -> None:
+        self._desk, self._channel, self.said = desk, channel, said
+        self.turns = ConversationTurns(channel._live)
+
+    async def packet(self, body: str = "", *, by: str = "triage", handoff: str | None = None) -> None:
+        """End the turn of this agent."""
+        build = self._desk.hub.adapter_for(self._channel.channel_id).build_packet_envelope
+        await self._desk.hub.post(build(sender_id=by, body=body, handoff=handoff, causation_id=self.said.envelope_id))
+
+    async def text(self, text: str) -> None:
+        """Say something before the turn ends."""
+        build = self._desk.hub.adapter_for(self._channel.channel_id).build_text_envelope
+        await self._desk.hub.post(build(sender_id="triage", text=text, causation_id=self.said.envelope_id))
+
+    async def final(self) -> FinalStateEvent:
+        """The end of the answer, which must have come."""
+        *_, event = [event async for _, event in follow_turn(self._channel, self.turns, self.said)]
+        assert isinstance(event, FinalStateEvent)
+        return event
+
+
+async def by_hand(desk: Desk, router: ConversationRouter, **options: object) -> ByHand:
+    names = [name for name in desk.people if name != "ann"]
+    channel = (await desk.open(router, *names, **options)).channel  # type: ignore[arg-type]
+    return ByHand(desk, channel, await channel.send("Hello"))
+
+
 async def test_a_handoff_that_became_impossible_is_routed_again_and_followed() -> None:
+    async with a_desk("ann:human", "triage:agent") as desk:
+        one = await by_hand(desk, TO_TRIAGE)
+        await one.packet(handoff="sales")
+        await one.packet("I do it myself.")
+        final = await soon(one.final())
+        assert (final.agent, final.text, one.turns.handoffs) == ("triage", "I do it myself.", [])
+
+
+async def test_a_text_of_an_agent_is_not_the_end_of_its_turn() -> None:
+    async with a_desk("ann:human", "triage:agent") as desk:
+        one = await by_hand(desk, TO_TRIAGE)
+        await one.text("I am looking.")
+        await one.packet("Found.")
+        assert (await soon(one.final())).text == "Found."
+
+
+async def test_a_refused_handoff_with_words_is_the_answer() -> None:
+    async with a_desk("ann:human", "triage:agent") as desk:
+        one = await by_hand(desk, TO_TRIAGE)
+        await one.packet("Ask sales.", handoff="sales")
+        assert (await soon(one.final())).text == "Ask sales."
+
+
+async def test_what_is_not_routed_again_is_over_and_the_observer_does_not_answer_in_its_place() -> None:
+    async with a_desk("ann:human", "triage:agent", "watcher:agent") as desk:
+        one = await by_hand(desk, WATCHED, guards=[{"name": "hop_limit", "most": 1}])
+        await one.packet(handoff="sales")
+        await one.packet(handoff="sales")
+        await one.packet("What was that?", by="watcher")
+        final = await soon(one.final())
+        assert (final.agent, final.text, final.stopped) == ("triage", "", None)
+
+
+async def test_tokens_of_a_turn_that_was_not_read_yet_are_kept() -> None:
     async with a_desk("ann:human") as desk:
-        slow = Slow(hand_over("billing", next_phase="handling"))
-        await desk.agent("triage", slow, "I do it myself.")
-        await desk.agent("billing", "Never.")
-        rules = {"allowed_transitions": {"intake": ["handling"], "handling": [], "resolution": []}}
-        channel = await opened(desk, handoff=rules)
-        asked = asyncio.create_task(follow(channel, "Hello"))
+        slow = Slow("One.")
+        await desk.agent("triage", slow, "Two.")
+        channel = await opened(desk)
+        await channel.send("First")
         await slow.begun()
-        state = get_conversation_state(channel)
-        await set_conversation_state(channel, state.transition(to_phase="resolution"))
+        second = await channel.send("Second")
         slow.go_on()
-        heard = await asked
-        assert (heard.final.agent, heard.final.text) == ("triage", "I do it myself.")
-        assert heard.handoffs == []
+        await wait_until(lambda: not channel.state.owed)
+        log = await desk.hub.log(channel.channel_id, after=second.sequence)
+        place = next(n for n, each in enumerate(log) if each.causation_id == second.envelope_id)
+        turn_id = f"{log[place].sequence}/triage"
+        subscriber, turns = TokenSubscriber(), ConversationTurns(channel._live)
+        turns.message = second
+        subscriber.signals.append(Signal(channel.channel_id, "triage", turn_id, 0, "Two"))
+        pages = ((), log[:place], log[place:])
+        told = [[event for _, event in turns.project_page(page, subscriber)] for page in pages]
+        assert told[:2] == [[], []]
+        assert told[2][:2] == [TokenEvent("triage", "Two"), AIMessageEvent("triage", "Two.")]
 
 
 async def test_a_message_behind_a_turn_that_waits_for_a_person_says_so() -> None:

@@ -250,6 +250,18 @@ async def test_a_branch_begins_a_channel_of_its_own() -> None:
         assert len(await channels(talk.here)) == 2
 
 
+async def test_what_the_client_says_elsewhere_begins_a_channel_of_its_own() -> None:
+    async with talking(TO_TRIAGE, *scripted(triage=["One.", "Elsewhere.", "Two."])) as talk:
+        _, note = await talk.say("A")
+        http = await talk.here.client()
+        said = await http.post(f"/channels/{note['channel_id']}/messages", json={"text": "Between"})
+        assert said.status_code == 201
+        live = await talk.here.hub.core.live(str(note["channel_id"]))
+        await poll_until(lambda: not live.state.owed, "that was answered")
+        assert (await talk.say("B"))[0] == "Two."
+        assert len(await channels(talk.here)) == 2
+
+
 async def test_a_repeated_key_says_nothing_twice_and_goes_on_where_the_conversation_is(tmp_path: Path) -> None:
     url, agents = f"sqlite:///{tmp_path}/team.db", {"triage": [handing("billing", "")], "billing": ["One.", "Two."]}
     key = {"extra_headers": {"Idempotency-Key": "k2"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from antiphon import EV_PACKET, Agent, ConversationRouter, RoutingConditions, RoutingRule, ScriptedModel
+from antiphon import EV_PACKET, Agent, ConversationRouter, OutboundReply, RoutingConditions, RoutingRule, ScriptedModel
 from antiphon.core.envelope import Json
 from tests.support.conversation_desk import Slow, hand_over
 from tests.support.served_hub import ServedHub, echo, opened, poll_until, served_hub
@@ -50,6 +50,33 @@ async def release(client: httpx2.AsyncClient, channel_id: str, **body: object) -
 
 def agents(*script: object) -> list[Agent]:
     return [Agent("triage", ScriptedModel(script) if script else echo), Agent("billing", echo)]  # type: ignore[arg-type]
+
+
+async def test_a_client_cannot_have_replies_sent_to_an_address_of_its_choice() -> None:
+    async with served_hub(*agents()) as here:
+        sent: list[OutboundReply] = []
+
+        async def send(reply: OutboundReply) -> None:
+            sent.append(reply)
+
+        here.hub.transport("sms", send=send)
+        ann = await here.known("ann", "write", "read", "invoke")
+        channel_id = await routed(ann)
+        assert refusal(await say(ann, channel_id, transport="sms", source="+1900")) == (403, "wrong_scope")
+        raw = {
+            "text": None,
+            "event_type": "ag2.msg.text",
+            "data": {"text": "Hi", "transport": "sms", "source": "+1900"},
+        }
+        assert refusal(await say(ann, channel_id, **raw)) == (403, "wrong_scope")
+        forged = {**raw, "data": {"text": "Hi", "recipient": "+1900"}}
+        assert refusal(await say(ann, channel_id, **forged)) == (422, "reserved_field")
+        assert (await say(ann, channel_id, transport="web", source="tab 7")).status_code == 201
+        bridge = await here.known("bridge", "write", "read", "invoke", "operate")
+        own = await routed(bridge)
+        assert (await say(bridge, own, transport="sms", source="+49")).status_code == 201
+        await poll_until(lambda: bool(sent), "the reply has left")
+        assert [reply.recipient for reply in sent] == ["+49"]
 
 
 async def test_what_is_said_of_a_message_routes_it_and_is_recorded() -> None:
@@ -114,7 +141,9 @@ async def test_a_channel_shows_where_its_conversation_is() -> None:
         await say(ann, channel_id)
         await quiet(here, channel_id)
         shown = await conversation(ann, channel_id)
-        [moved] = shown.pop("phase_history")  # type: ignore[attr-defined]
+        history = shown.pop("phase_history")
+        assert isinstance(history, list)
+        [moved] = history
         assert (moved["from_agent"], moved["to_agent"], moved["reason"]) == ("triage", "billing", "a bill")
         assert shown.pop("phase_started_at") == moved["at"]
         assert shown == {

@@ -49,6 +49,10 @@ SOURCE_FIELD, INTENT_FIELD, ADDRESSED_FIELD = "source", "intent", "addressed_to"
 """Fields of messages, beside the transport."""
 
 
+OBSERVES = "observes"
+"""The reason with which the observer is given its turn."""
+
+
 class WaitingMessage(msgspec.Struct, frozen=True):
     """A message that agents have to answer, or are answering."""
 

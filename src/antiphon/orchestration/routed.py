@@ -30,7 +30,7 @@ from antiphon.core.conversation_events import (
 )
 from antiphon.core.envelope import HUB, NEVER, OPERATORS, Envelope, Json, add_seconds
 from antiphon.core.errors import RulesInvalid
-from antiphon.core.event_data import Deny, data_of, event_of
+from antiphon.core.event_data import data_of, event_of
 from antiphon.core.events import EV_PACKET, SPEECH_TYPES, FailedTurn, Packet, Routing
 from antiphon.core.guard import ALLOW, Change, Deadline, Verdict
 from antiphon.core.ruleset import ChannelRoster, Expectation, Finding, HandoffObjection, Seats, TurnEnd
@@ -39,6 +39,7 @@ from antiphon.core.text import describe
 from antiphon.guards.standard_guards import hop_limit_in
 from antiphon.orchestration.adapters import ACKS_WITHIN, RUNS_WITHIN, finish_decision
 from antiphon.orchestration.conversation_memory import (
+    OBSERVES,
     ConversationMemory,
     WaitingMessage,
     fold_conversation,
@@ -108,9 +109,6 @@ class Routed:
         """Resolve the handoff of a packet, name the transport of a reply, and let the observer hear private words."""
         changed = self._shown_to_observer(state, draft)
         if draft.event_type in SPEECH_TYPES:
-            if RECIPIENT_FIELD in draft.event_data or OBSERVED_FIELD in draft.event_data:
-                both = f"{RECIPIENT_FIELD!r} and {OBSERVED_FIELD!r}"
-                return Deny("reserved_field", f"{both} are the hub's own; leave them out")
             if draft.event_type == EV_PACKET and state.participants.get(draft.sender_id) == "agent":
                 changed = self._with_resolved_handoff(memory, state, changed)
             changed = self._with_transport(memory, changed)
@@ -212,7 +210,7 @@ class Routed:
         assert self._observer is not None, "without an observer nothing is observed"
         audience = tuple(_staff_of(memory)) or (self._observer,)
         answers = AnsweredMessage(message.envelope_id, message.sequence, audience)
-        return Assign((self._observer,), "observes", answers=answers)
+        return Assign((self._observer,), OBSERVES, answers=answers)
 
     def _shown_to_observer(self, state: State, draft: Envelope) -> Envelope:
         observer, audience = self._observer, draft.audience

@@ -19,6 +19,7 @@ from antiphon.core.events import ChannelClosed, Event, Packet, Text, TurnAssigne
 from antiphon.core.execution_events import CallDoubted, TurnSuspended
 from antiphon.hub.feed import TokenSubscriber
 from antiphon.hub.live import LiveChannel
+from antiphon.orchestration.conversation_memory import OBSERVES
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.conversation_plans import conversation_memory
 from antiphon.runtime.turn_events import (
@@ -36,8 +37,6 @@ from antiphon.runtime.turn_events import (
 
 ANSWER_GAP = "\n\n"
 """Separates the texts of several agents in one answer."""
-OBSERVES = "observes"
-"""The reason with which the observer gets its turn."""
 
 
 class ConversationTurns:
@@ -103,7 +102,7 @@ class ConversationTurns:
         return self._events_between_turns(envelope, event)
 
     def _turn_events(self, turn: TurnEvents, envelope: Envelope, event: Event) -> list[AgentEvent]:
-        if isinstance(event, Text):  # what a tool says is not the answer
+        if isinstance(event, Text):  # its turn ends with a packet
             return []
         events = turn.project(envelope)
         if not turn.over:

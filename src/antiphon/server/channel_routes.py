@@ -187,6 +187,7 @@ async def post_message(ctx: RequestContext) -> Envelope:
         "addressed_to": said.addressed_to,
         "set": said.set,
     }
+    _check_transport_named(ctx, said.transport or (said.data or {}).get("transport"))
     given = next((name for name, value in of_text.items() if value is not None), None)
     match said:
         case MessageBody(text=str(text), event_type=None, data=None):
@@ -197,6 +198,13 @@ async def post_message(ctx: RequestContext) -> Envelope:
             return await channel.post(event_type, said.data or {}, **options)
         case _:
             raise RequestRefused(422, "bad_body", "give either text, or event_type with its data")
+
+
+def _check_transport_named(ctx: RequestContext, name: object) -> None:
+    """Refuse a client that names a transport by which replies really leave: it could have them sent to any address."""
+    if isinstance(name, str) and ctx.hub.core.transports.sends(name) and not ctx.principal.may("operate"):
+        advice = "leave it out, send by the transport itself, or use a key with the scope 'operate'"
+        raise RequestRefused(403, "wrong_scope", f"replies leave by the transport {name!r}; {advice}")
 
 
 async def change_context(ctx: RequestContext) -> ChannelState:
