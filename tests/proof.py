@@ -159,10 +159,11 @@ def conversation_killing() -> list[Line]:
             found = kill_conversations(Path(folder), kills, seed=int(began * 1000), flag=flag)
         said = (
             f"{found.kills_mid_message} kills between a message and its reply, {found.kills_before_delivery} before a "
-            f"delivery; {found.acknowledged:,} messages, {found.handoffs} handoffs, {found.holds} holds; {found.lost} "
-            f"lost, {found.doubled} doubled, {found.wrong_answers} wrongly answered; {found.replies_lost} of "
-            f"{found.replies:,} replies lost, {found.replies_unknown} unknown, {found.replies_misplaced} out of order, "
-            f"{found.wrong_deliveries} wrongly recorded, {found.sent_again} sent again; went on after a median of "
+            f"delivery; {found.acknowledged:,} messages, {found.unanswered_by_design} of them for a person, "
+            f"{found.handoffs} handoffs, {found.holds} holds; {found.lost} lost, {found.doubled} doubled, "
+            f"{found.wrong_answers} wrongly answered; {found.replies_lost} of {found.replies:,} replies lost, "
+            f"{found.replies_unknown} unknown, {found.replies_misplaced} out of order, {found.wrong_deliveries} "
+            f"wrongly recorded, {found.sent_again} sent again; went on after a median of "
             f"{found.catching_up}; seed {found.seed}"
         )
         enough = found.sound and found.kills_mid_message >= CONVERSATION_KILLS_MID_MESSAGE
