@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -37,6 +38,7 @@ from tests.support.conversation_desk import (
     rule,
     texts,
 )
+from tests.support.waiting import let_others_run, soon
 
 STAGES = ConversationPipeline(
     [
@@ -377,6 +379,41 @@ async def test_a_model_that_insists_is_stopped_by_the_limit_of_calls(desk: Desk)
     assert (len(model.requests), len(await refusals(talk))) == (4, 4)
     [packet] = await talk.log(EV_PACKET)
     assert packet.event_data["routing"] == {"tool": "handoff_conversation", "stopped": "max_model_calls"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_handoff_that_has_become_impossible_is_refused(desk: Desk, late: bool) -> None:
+    """The phase changes after the tool was called. If the turn ends meanwhile, the message is routed again."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def look_up() -> str:
+        """Take a while."""
+        begun.set()
+        await go_on.wait()
+        return "found"
+
+    await desk.agent("triage", [hand_over("billing"), calls("look_up")], "I answer myself.", tools=[look_up])
+    await desk.echoes("billing")
+    rules = {"phase_map": {"billing": "handling"}, "allowed_transitions": {"intake": ["handling"]}}
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", handoff=rules)
+    said = await talk.say("hi")
+    await soon(begun.wait())
+    assert desk.store is not None
+    if late:
+        desk.store.close_gate(talk.channel_id)
+    moving = asyncio.create_task(set_conversation_state(talk.channel, talk.state.transition(to_phase="review")))
+    await let_others_run()
+    go_on.set()
+    await let_others_run()
+    desk.store.let_pass()
+    await soon(moving)
+    await talk.settled()
+    assert [words for _, words in await talk.answers()] == (["", "I answer myself."] if late else ["I answer myself."])
+    refused = {"from_agent": "triage", "target": "billing", "reason": "transition_not_allowed"}
+    assert await talk.facts(REFUSED) == [{**refused, "late": True} if late else refused]
+    assert {each.causation_id for each in await talk.log(ASSIGNED)} == {said.envelope_id}
+    assert (talk.state.phase, talk.state.active_agent_id) == ("review", None)
 
 
 # The handler

@@ -94,7 +94,10 @@ class History:
         gives the same history as reading everything in order.
         """
         for envelope in envelopes:
-            placed = envelope.event_type == EV_CALL_FINISHED or (envelope.causation_id or "") in self._metas
+            answers = (envelope.causation_id or "") in self._metas
+            if self.threaded and envelope.event_type != EV_PACKET:
+                answers = False
+            placed = envelope.event_type == EV_CALL_FINISHED or answers
             if placed and envelope.sequence > self.cursor and envelope.sequence not in self._ahead:
                 self._ahead.add(envelope.sequence)
                 self._add(envelope)
@@ -172,8 +175,8 @@ class History:
         return Message(role, prefix_speaker(speaker, text) if labels else text)
 
     def _place_of(self, envelope: Envelope) -> int:
-        if envelope.sender_id != self.reader and not self.threaded:
-            return envelope.sequence
+        if envelope.event_type != EV_PACKET if self.threaded else envelope.sender_id != self.reader:
+            return envelope.sequence  # people's words stand where they were said, also if they name a cause
         message_meta = self._metas.get(envelope.causation_id or "")
         return envelope.sequence if message_meta is None else message_meta.sequence
 

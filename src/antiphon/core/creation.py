@@ -14,7 +14,12 @@ from dataclasses import replace
 
 import msgspec
 
-from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, Json, derived_id, id_after
+from antiphon.core.conversation_events import (
+    EV_CONVERSATION_MOVED,
+    EV_CONVERSATION_REFUSED,
+    EV_CONVERSATION_UNROUTED,
+)
+from antiphon.core.envelope import HUB, OPERATORS, Envelope, IdSource, Instant, Json, derived_id, id_after
 from antiphon.core.errors import UsageError
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.events import (
@@ -149,6 +154,8 @@ COPIES_PER_SLICE = 100
 """How many envelopes are copied at once."""
 MID_DECISION_TYPES = frozenset({EV_RULE_FAILED, EV_EXPECTATION_MISSED})
 """What stands before a decision that was made together with it."""
+FACT_TYPES = frozenset({EV_CONVERSATION_MOVED, EV_CONVERSATION_REFUSED, EV_CONVERSATION_UNROUTED})
+"""What may stand before such a decision, or alone."""
 
 
 class LogCopy(msgspec.Struct, frozen=True):
@@ -176,14 +183,16 @@ def copy_log(
     return LogCopy(batch, fold, _copy_envelope(prefix[-1], fold.state, ids, new_id=new_id))
 
 
-def check_fork_position(prefix: Sequence[Envelope], state: State) -> None:
+def check_fork_position(prefix: Sequence[Envelope], state: State, following: Envelope | None = None) -> None:
     """`UsageError` unless a channel can go on from the end of this part of a log, which folds to this state."""
     at = len(prefix)
     if state.status == "invited":
         raise UsageError(f"at is {at}, before the channel was opened; fork behind its first turn.assigned")
     if state.status != ACTIVE_STATUS:
         raise UsageError(f"at is {at}, where the channel has ended ({state.close_reason}); fork before that")
-    if prefix[-1].event_type in MID_DECISION_TYPES:
+    last = prefix[-1]
+    together = following is not None and following.sender_id == HUB and following.created_at == last.created_at
+    if last.event_type in MID_DECISION_TYPES or (last.event_type in FACT_TYPES and together):
         raise UsageError(f"at is {at}, in the middle of a decision; fork at what it followed from, or behind it")
     for turn in state.owed:
         calls = journal_of(prefix[turn.sequence :], turn.turn_id)

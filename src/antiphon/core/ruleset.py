@@ -120,6 +120,10 @@ class ConversationHandoffs(Protocol):
         """The names that the speaker may hand over to."""
         ...
 
+    def agents(self, state: State) -> list[str]:
+        """The agents that a conversation can be given to."""
+        ...
+
     def objection(
         self, memory: object, state: State, *, speaker: str, target: str, phase: str
     ) -> HandoffObjection | None:

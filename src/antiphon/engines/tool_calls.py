@@ -101,12 +101,14 @@ def _settle_handoffs(
     refusal = _handoff_refusals(run)
     settled = settle_handoffs(run.team, first.path, results, hops=first.hops, refusal=refusal)
     returned = dict(zip((each.index for each in wanted), settled.results, strict=True))
+    places = {each.index: place for place, each in enumerate(wanted)}
     for each in made:
-        outcome = found[each.wanted.index]
+        outcome, result = found[each.wanted.index], returned[each.wanted.index]
         if _awaits_settlement(each, outcome.returned):
-            handoff, result = outcome.returned.handoff, returned[each.wanted.index]
             _keep_outcome(journal, each, msgspec.structs.replace(outcome, returned=result))
-            if isinstance(refusal, _RefusedHandoffs) and handoff in refusal.refused and result.declined:
+        if isinstance(refusal, _RefusedHandoffs) and result.declined:
+            handoff = results[places[each.wanted.index]].handoff
+            if handoff is not None and handoff in refusal.refused:
                 journal.keep(EV_CONVERSATION_REFUSED, refusal.refused[handoff])
     return settled
 

@@ -128,8 +128,10 @@ class ConversationMemory(msgspec.Struct, frozen=True):
     switched: str = ""
     """The transport that replies were switched to; "" if they leave as the message came."""
     switched_at: int = 0
-    addresses: dict[str, str] = {}
-    """The source by each transport that a message has come by."""
+    switched_for: str = ""
+    """Whose replies were switched."""
+    addresses: dict[str, dict[str, str]] = {}
+    """For each participant the last source by each transport that a message has come by."""
     connected: tuple[str, ...] = ()
     """The transports by which replies really leave."""
     outbox: dict[str, ReplyCursor] = {}
@@ -194,7 +196,7 @@ def _fold_event(memory: ConversationMemory, envelope: Envelope) -> ConversationM
     at = envelope.created_at
     match event_of(envelope):
         case ConversationMoved() as moved:
-            return fold_moved(memory, moved, at=at, sequence=envelope.sequence)
+            return _fold_moved(memory, moved, envelope)
         case ConversationRefused(late=True):
             return replace(memory, hops=memory.hops + 1)
         case ConversationReleased(to=to):
@@ -211,17 +213,21 @@ def _fold_event(memory: ConversationMemory, envelope: Envelope) -> ConversationM
             return memory
 
 
-def fold_moved(
-    memory: ConversationMemory, moved: ConversationMoved, *, at: Instant, sequence: int
-) -> ConversationMemory:
+def _fold_moved(memory: ConversationMemory, moved: ConversationMoved, envelope: Envelope) -> ConversationMemory:
     """The conversation in its next phase, with its next agent, or with a person."""
-    before = memory.state
-    transition = PhaseTransition(before.phase, moved.to_phase, moved.from_agent, moved.to_agent, moved.reason, at)
+    before, at, sequence = memory.state, envelope.created_at, envelope.sequence
+    # The state is shown to every participant: why a conversation moved after a private message is not in it.
+    reason = moved.reason if envelope.audience is None else ""
+    transition = PhaseTransition(before.phase, moved.to_phase, moved.from_agent, moved.to_agent, reason, at)
     state = before.apply(transition)
     if moved.context is not msgspec.UNSET:
         state = replace(state, context=moved.context)
-    if moved.transport:
-        memory = replace(memory, switched=moved.transport, switched_at=sequence)
+    asker = memory.current or memory.contact
+    if moved.transport and asker is not None:
+        contact = memory.contact or asker
+        memory = replace(
+            memory, switched=moved.transport, switched_at=sequence, switched_for=asker.sender, contact=contact
+        )
     if moved.person:
         addressed = tuple(message for message in memory.waiting if message.addressed_to)
         return replace(memory, state=state, person=moved.person, waiting=addressed, observed=True)
@@ -251,12 +257,19 @@ def _fold_speech(memory: ConversationMemory, envelope: Envelope, observer: str |
         None if envelope.audience is None else tuple(envelope.audience),
         envelope.created_at,
     )
-    if name:
-        addresses = memory.addresses
-        if addresses.get(name) != text_field(data, SOURCE_FIELD):
-            addresses = {**addresses, name: text_field(data, SOURCE_FIELD)}
-        memory = replace(memory, contact=message, addresses=addresses)
+    takes_over = memory.person and memory.kinds.get(speaker) == "human" and speaker != memory.creator
+    if name and not takes_over:
+        memory = _fold_address(memory, message)
     return replace(memory, waiting=(*memory.waiting, message)) if _waits(memory, message, observer) else memory
+
+
+def _fold_address(memory: ConversationMemory, message: WaitingMessage) -> ConversationMemory:
+    """The conversation with the source of a message, which stays known if a later message names none."""
+    known, source = memory.addresses.get(message.sender, {}), text_field(message.data, SOURCE_FIELD)
+    if not source or known.get(message.transport) == source:
+        return replace(memory, contact=message)
+    addresses = {**memory.addresses, message.sender: {**known, message.transport: source}}
+    return replace(memory, contact=message, addresses=addresses)
 
 
 def _waits(memory: ConversationMemory, message: WaitingMessage, observer: str | None) -> bool:
@@ -319,7 +332,11 @@ def reply_route(memory: ConversationMemory, draft: Envelope) -> tuple[str, str] 
             return None
     if message is None or not visible_to(draft, message.sender):
         return None
-    name = memory.switched or message.transport
+    switched = memory.switched if memory.switched_for == message.sender else ""
+    name = switched or message.transport
     if name not in memory.connected and message.transport in memory.connected:
         name = message.transport  # a transport that is asked for and not there must not lose the reply
-    return (name, memory.addresses.get(name, "")) if name and reply_text(draft) else None
+    if not name or not reply_text(draft):
+        return None
+    own = text_field(message.data, SOURCE_FIELD) if name == message.transport else ""
+    return name, own or memory.addresses.get(message.sender, {}).get(name, "")

@@ -55,6 +55,8 @@ from antiphon.orchestration.handoff_rules import (
 from antiphon.orchestration.router import ConversationRouter
 
 HUMAN = "human"
+MAX_KEPT_REASON_CHARS = 1000
+"""How much of a handoff's reason its move keeps: the state of a conversation holds the last fifty."""
 OUTBOX_LOOK_SECONDS = 5.0
 """How long after a reply was recorded its channel is loaded again, if it has not left by then."""
 
@@ -175,7 +177,8 @@ class Routed:
         answers = _answered(message)
         if message.addressed_to:
             named = message.addressed_to
-            if state.participants.get(named) == "agent":
+            hidden = message.audience is not None and named not in message.audience
+            if state.participants.get(named) == "agent" and not hidden:
                 return Assign((named,), "addressed", answers=answers)
             return Wait(errors=(RuleError(None, f"the message is addressed to {named!r}, who is no agent here"),))
 
@@ -236,12 +239,15 @@ class Routed:
             told: Json = {"rejected": found.reason}
         else:
             told = {"target": found.agent or found.person, "phase": found.phase, "briefing": True}
+            if draft.audience is not None and found.agent is not None and found.agent not in draft.audience:
+                draft = with_fields(draft, audience=[*draft.audience, found.agent])
         written = {**data_of(routing), **told}
         return with_fields(draft, event_data={**draft.event_data, "routing": written})
 
     def _with_transport(self, memory: ConversationMemory, draft: Envelope) -> Envelope:
         """The reply with the transport by which it leaves. What the observer says stays here."""
-        if TRANSPORT_FIELD in draft.event_data or draft.sender_id == self._observer:
+        speaks_for_desk = memory.person and memory.kinds.get(draft.sender_id) == HUMAN
+        if not speaks_for_desk and (TRANSPORT_FIELD in draft.event_data or draft.sender_id == self._observer):
             return draft
         route = reply_route(memory, draft)
         if route is None:
@@ -272,6 +278,10 @@ class RoutedHandoffs:
             return state.participants
         return {name: kind for name, kind in state.participants.items() if name != self._observer}
 
+    def agents(self, state: State) -> list[str]:
+        """The agents that a conversation can be given to: all but the observer."""
+        return [name for name, kind in self._reachable(state, "").items() if kind == "agent"]
+
     def objection(
         self, memory: object, state: State, *, speaker: str, target: str, phase: str
     ) -> HandoffObjection | None:
@@ -292,6 +302,9 @@ class RoutedHandoffs:
             speaker=speaker,
             conversation=memory.state,
         )
+        if isinstance(found, ResolvedHandoff) and found.agent is not None and memory.person:
+            advice = "A person has this conversation now, and decides who continues; answer yourself."
+            return RefusedHandoff("target_not_found", advice)
         if isinstance(found, ResolvedHandoff) and found.agent is not None and memory.hops >= self._most:
             advice = f"There have been {memory.hops} handoffs for this message, the limit; answer yourself."
             return RefusedHandoff(f"hop_limit:{self._most}", advice)
@@ -329,7 +342,7 @@ def _moved_by_handoff(
         to_phase=routing.phase or before.phase,
         from_agent=from_agent,
         to_agent=agent,
-        reason=routing.reason,
+        reason=routing.reason[:MAX_KEPT_REASON_CHARS],
         summary=routing.summary,
         by=envelope.sender_id,
         person="" if agent is not None else target,

@@ -96,9 +96,6 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
         data: Json = {"text": text}
         if options and not MESSAGE_OPTIONS.isdisjoint(options):
             data = self._message_data(text, options)
-            name = options.get("transport")
-            if name is not None and self._core.transports.sends(name):
-                await self._core.transports.connect(self._live, name)
         return await self._say(EV_TEXT, data, options)
 
     async def post(self, event_type: str, data: Json, **options: Unpack[SendOptions]) -> Envelope:
@@ -179,9 +176,11 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
             if given is not None:
                 advice = f"a text of 1 to {MAX_MESSAGE_FIELD_CHARS} characters, or None"
                 data[name] = check_text_argument(given, name, advice, least=1, most=MAX_MESSAGE_FIELD_CHARS)
-        wanted = options.get("addressed_to")
+        wanted, audience = options.get("addressed_to"), options.get("audience")
         if wanted is not None:
             self._check_address(wanted)
+            if isinstance(audience, list) and wanted not in audience:
+                raise UsageError(f"addressed_to is {wanted!r}, who is not in the audience; add the name there")
         values: object = options.get("set")
         if values is not None:
             if not isinstance(values, dict):

@@ -287,7 +287,8 @@ async def fork_channel(core: HubCore, live: LiveChannel, *, at: object, by: str)
         raise UsageError(f"at is {at}; the log has the sequences 1 to {live.state.sequence}")
     if live.state.erased:
         raise UsageError(f"channel {live.state.channel_id!r} was erased; there is nothing left to fork")
-    prefix = await _read_prefix(live, at)
+    read = await _read_prefix(live, at + 1)
+    prefix, following = read[:at], read[at] if len(read) > at else None
     created = event_of(prefix[0])
     assert isinstance(created, ChannelCreated), "a log begins with the channel's creation"
     # Made anew, because what is left of a damaged channel has another ruleset; in a thread: a graph may be large.
@@ -296,7 +297,7 @@ async def fork_channel(core: HubCore, live: LiveChannel, *, at: object, by: str)
     copy = await _run_in_slices(
         copy_log(channel_id, prefix, ruleset=ruleset, new_id=core.new_id), live.state.channel_id
     )
-    check_fork_position(prefix, ruleset.fold(copy.fold, copy.last).state)
+    check_fork_position(prefix, ruleset.fold(copy.fold, copy.last).state, following)
     provenance = ChannelForked(live.state.channel_id, at, by, prefix[-1].created_at, last_speech_sequence(prefix))
     return await core.channels.create(channel_id, ruleset, _OpenFork(copy, provenance, core.new_id))
 

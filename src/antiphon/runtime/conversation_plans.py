@@ -64,9 +64,9 @@ class MoveConversation(msgspec.Struct, frozen=True):
         person = memory.person
         for number, move in enumerate(moves):
             agent, last = move.to_agent, number == len(moves) - 1
-            if agent is not None and channel.participants.get(agent) != "agent":
-                known = ", ".join(name for name, kind in channel.participants.items() if kind == "agent")
-                return Deny("target_not_found", f"{agent!r} is no agent of this channel; there are: {known}")
+            if agent is not None and agent not in _answering_agents(ruleset, channel):
+                known = ", ".join(_answering_agents(ruleset, channel))
+                return Deny("target_not_found", f"{agent!r} is no agent that answers here; there are: {known}")
             if agent is not None and person:
                 refused = _denial_of_release(memory, channel, self.by)
                 if refused is not None:
@@ -101,12 +101,19 @@ class ReleaseConversation(msgspec.Struct, frozen=True):
             denial = Deny("not_held", "no person has this conversation; there is nothing to release")
         if denial is None and not self.operator:
             denial = _denial_of_release(memory, channel, self.by)
-        if denial is None and self.to is not None and channel.participants.get(self.to) != "agent":
-            denial = Deny("target_not_found", f"{describe(self.to)} is no agent of this channel")
+        if denial is None and self.to is not None and self.to not in _answering_agents(ruleset, channel):
+            denial = Deny("target_not_found", f"{describe(self.to)} is no agent that answers here")
         if denial is not None:
             return denial
         draft = hub_draft(EV_CONVERSATION_RELEASED, data_of(ConversationReleased(self.by, self.to)))
         return record_all(fold, [draft], ruleset=ruleset, at=at, new_id=self.new_id)
+
+
+def _answering_agents(ruleset: Ruleset, channel: State) -> list[str]:
+    """The agents that a conversation can be given to."""
+    handoffs = ruleset.traits.handoffs
+    assert handoffs is not None, "a routed channel has handoffs"
+    return handoffs.agents(channel)
 
 
 def _denial_of_writer(channel: State, by: str) -> Deny | None:

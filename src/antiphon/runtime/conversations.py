@@ -22,11 +22,12 @@ from antiphon.core.text import describe
 from antiphon.orchestration.conversation import ConversationState
 from antiphon.orchestration.handoff_rules import HandoffRules, check_handoff_rules
 from antiphon.orchestration.router import ConversationRouter
-from antiphon.runtime.arguments import check_encodable
+from antiphon.runtime.arguments import check_encodable, check_text_argument
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.conversation_plans import MoveConversation, conversation_memory, submit_conversation_plan
 from antiphon.runtime.hub import Hub
 
+MAX_REASON_CHARS = 1000
 D = TypeVar("D", bound=Declaration)
 
 
@@ -44,6 +45,9 @@ async def set_conversation_state(channel: Channel, state: ConversationState) -> 
     if not isinstance(state, ConversationState):
         raise UsageError(f"state is {describe(state)}; give what get_conversation_state gave, after a transition")
     check_encodable(state.context, "context")
+    for move in state.phase_history:
+        advice = f"a text of up to {MAX_REASON_CHARS} characters"
+        check_text_argument(move.reason, "reason", advice, most=MAX_REASON_CHARS)
     live, core, by = channel._live, channel._core, channel._speaker
     conversation_memory(live)
     await submit_conversation_plan(core, live, MoveConversation(state, by, core.new_id), by=by)

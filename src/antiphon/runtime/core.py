@@ -33,6 +33,7 @@ from antiphon.core.step import Admitted, hub_draft, record, step
 from antiphon.core.text import describe
 from antiphon.engines.engine import Engine, ResumeLimit, TurnKey, current_turn_key, running_turn, wait_for_others
 from antiphon.engines.environment import AgentDefinitions, TurnEnvironment
+from antiphon.hub.admission import AdmissionPlan
 from antiphon.hub.channel_log import ChannelDeps
 from antiphon.hub.clock import Clock, Continuity, TimeOrderedIds
 from antiphon.hub.feed import Feed
@@ -60,6 +61,8 @@ class AdmitDraft(msgspec.Struct):
     new_id: IdSource
     may_run: bool = True
     """Whether an agent may get a turn by it."""
+    follow_up: AdmissionPlan | None = None
+    """Plans what is recorded with the draft, behind it."""
     deferred: bool = False
     """Whether it has waited for turns to end. If its sender has the turn by then, it interjects and keeps the turn."""
 
@@ -69,11 +72,20 @@ class AdmitDraft(msgspec.Struct):
             draft = mark_aside(draft)
         outcome = step(fold, draft, ruleset=ruleset, at=at, new_id=self.new_id)
         self.deferred = self.deferred or isinstance(outcome, Later)
-        if self.may_run or not isinstance(outcome, Admitted):
+        if not isinstance(outcome, Admitted):
             return outcome
-        if ruleset.promised_turns(outcome.fold) > ruleset.promised_turns(fold):
-            return Deny("wrong_scope", "an agent would answer this later; the key also needs the scope 'invoke'")
-        return denial_of_turns(fold.state, outcome.fold.state) or outcome
+        denial = None if self.may_run else _denial_of_answers(fold, outcome.fold, ruleset)
+        if denial is not None or self.follow_up is None:
+            return denial or outcome
+        more = self.follow_up(outcome.fold, ruleset, at)
+        return Admitted((*outcome.batch, *more.batch), more.fold) if isinstance(more, Admitted) else outcome
+
+
+def _denial_of_answers(before: Fold, after: Fold, ruleset: Ruleset) -> Deny | None:
+    """Why a sender without the scope `invoke` may not bring this change about: an agent would answer, now or later."""
+    if ruleset.promised_turns(after) > ruleset.promised_turns(before):
+        return Deny("wrong_scope", "an agent would answer this later; the key also needs the scope 'invoke'")
+    return denial_of_turns(before.state, after.state)
 
 
 class CloseChannel(msgspec.Struct, frozen=True):
@@ -298,7 +310,7 @@ class HubCore:
         """Record a checked draft, or raise `Denied` and note the refusal."""
         must_wait = _must_wait_for_turn(live, draft)
         try:
-            plan = AdmitDraft(draft, self.new_id, may_run)
+            plan = AdmitDraft(draft, self.new_id, may_run, self.transports.connection(live, draft))
             work = live.submit(plan, draft.priority, draft if draft.envelope_id else None)
             envelope = await (wait_for_others(work, live.state.channel_id) if must_wait else work)
         except Denied as denied:

@@ -4,7 +4,7 @@ Rule 1: what has to leave is folded from the log of each channel (`ConversationM
 Rule 2: a reply leaves at least once, with one id, and in order within its channel. What a transport has taken is
         recorded in that channel, and so is what it refuses for good.
 Rule 3: a transport that is down is asked again, with growing pauses. It holds up no other transport, and no channel
-        another one.
+        another one, but that only so many are sent by one transport at once.
 Rule 4: a channel whose replies have not left is due in the store, so that another process takes up where this one
         ended, also if the channel has ended.
 """
@@ -15,6 +15,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import isawaitable
 from typing import Protocol, TypedDict, Unpack
 
 import msgspec
@@ -37,7 +38,8 @@ from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.step import Admitted, hub_draft, record
 from antiphon.core.text import describe, describe_error
 from antiphon.core.transport import InboundMessage, InboundReader, OutboundReply
-from antiphon.hub.clock import Clock
+from antiphon.hub.admission import AdmissionPlan
+from antiphon.hub.clock import Clock, TimerQueue
 from antiphon.hub.known_secrets import redact_text
 from antiphon.hub.live import Channels, LiveChannel
 from antiphon.orchestration.conversation_memory import (
@@ -53,9 +55,9 @@ logger = logging.getLogger("antiphon.transport")
 
 TRANSPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}\Z")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
+MAX_RETRY_AFTER_SECONDS = 3600.0
 MAX_SENDS_AT_ONCE = 32
 SEND_SECONDS = 60.0
-MAX_INBOUND_ID_CHARS = 200
 
 SendReply = Callable[[OutboundReply], Awaitable[object]]
 ReceiveMessages = Callable[[], AsyncIterator[InboundMessage]]
@@ -110,6 +112,7 @@ class Transports:
     ) -> None:
         self._channels, self._clock, self._new_id = channels, clock, new_id
         self._spawn, self._closing = spawn, closing
+        self._timers = TimerQueue(clock)
         self._ports: dict[str, TransportPort] = {}
         self._deliveries: dict[tuple[str, str], asyncio.Event] = {}
         """By transport and channel: set when there is more to deliver."""
@@ -123,6 +126,7 @@ class Transports:
             raise UsageError(f"a transport {name!r} is registered in this hub already")
         if not self._ports:
             self._channels.deps.on_recorded.append(self.recorded)
+            self._spawn(self._timers.run(), "timeouts of transports")
         port = self._ports[name] = TransportPort(name, options)
         if port.receive is not None:
             self._spawn(self._receive(port), f"messages by {name}")
@@ -144,21 +148,22 @@ class Transports:
         port = self._ports[name]
         assert port.channel is not None, "a transport without channels takes no messages"
         channel = await port.channel(message)
-        message_id = message.message_id
-        if len(message_id) > MAX_INBOUND_ID_CHARS:
-            message_id = derived_id(name, message_id)
+        # Two transports may give equal ids to different messages.
+        message_id = derived_id("inbound", name, message.message_id)
         return await channel.send(
             message.text, transport=name, source=message.source, intent=message.intent, message_id=message_id
         )
 
-    async def connect(self, live: LiveChannel, name: str) -> None:
-        """Record by which transports replies of this channel leave, unless it is recorded."""
+    def connection(self, live: LiveChannel, draft: Envelope) -> AdmissionPlan | None:
+        """Plans the fact by which transports replies of this channel leave; None if this message changes nothing."""
+        name = draft.event_data.get(TRANSPORT_FIELD) if self._ports and draft.event_type in SPEECH_TYPES else None
+        if not isinstance(name, str) or not self.sends(name):
+            return None
         memory = live.ruleset.adapter_memory(live.fold)
-        if not isinstance(memory, ConversationMemory) or not self.sends(name):
-            return
-        names = tuple(sorted(each for each in self._ports if self.sends(each)))
-        if memory.connected != names:
-            await live.submit(ConnectTransports(names, self._new_id))
+        names = {each for each in self._ports if self.sends(each)}
+        if not isinstance(memory, ConversationMemory) or names <= set(memory.connected):
+            return None
+        return ConnectTransports(frozenset(names), self._new_id)
 
     def look_at(self, live: LiveChannel) -> None:
         """Start to deliver what has to leave from this channel."""
@@ -220,26 +225,34 @@ class Transports:
         assert port.send is not None, "only a transport that sends has deliveries"
         attempt, pause = 0, FIRST_PAUSE_SECONDS
         sequence, reply_id = envelope.sequence, envelope.envelope_id
-        while True:
+        while self._is_due(live, port.name, sequence):
             attempt += 1
             try:
-                async with port.slots, asyncio.timeout(SEND_SECONDS):
-                    await port.send(_outbound(envelope, port.name, attempt))
+                async with port.slots, self._timers.within(SEND_SECONDS):
+                    sent = port.send(_outbound(envelope, port.name, attempt))
+                    if isawaitable(sent):
+                        await sent
             except TransportRefused as error:
                 why = redact_text(str(error))
                 logger.warning("%s refuses the reply %s for good: %s", port.name, reply_id, why)
                 failed = ReplyUndeliverable(port.name, reply_id, sequence, why, attempt)
-                return await self._record(live, EV_REPLY_UNDELIVERABLE, failed)
+                await self._record(live, EV_REPLY_UNDELIVERABLE, failed)
             except Exception as error:  # of any kind: a transport is code of the user's
                 why = redact_text(describe_error(error))
                 logger.warning("%s did not take the reply %s: %s", port.name, reply_id, why)
                 wanted = error.retry_after if isinstance(error, TransportUnavailable) else None
                 clock = self._clock
-                await clock.wait(asyncio.Event(), add_seconds(clock.now(), max(pause, wanted or 0.0)))
+                pause = max(pause, min(wanted, MAX_RETRY_AFTER_SECONDS)) if wanted and wanted > 0 else pause
+                await clock.wait(asyncio.Event(), add_seconds(clock.now(), pause))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             else:
                 delivered = ReplyDelivered(port.name, reply_id, sequence, attempt)
-                return await self._record(live, EV_REPLY_DELIVERED, delivered)
+                await self._record(live, EV_REPLY_DELIVERED, delivered)
+
+    def _is_due(self, live: LiveChannel, name: str, sequence: int) -> bool:
+        """Whether this reply has still to leave: not once its channel was erased, or another hub has delivered it."""
+        cursor = _cursor_of(live, name)
+        return cursor is not None and cursor.done < sequence
 
     async def _record(self, live: LiveChannel, event_type: str, event: ReplyDelivered | ReplyUndeliverable) -> None:
         await live.submit(RecordDelivery(event_type, event, self._new_id))
@@ -272,16 +285,16 @@ class Transports:
 
 
 class ConnectTransports(msgspec.Struct, frozen=True):
-    """Plans the fact by which transports the replies of a channel leave."""
+    """Plans the fact by which transports the replies of a channel leave. One that was connected stays so."""
 
-    names: tuple[str, ...]
+    names: frozenset[str]
     new_id: IdSource
 
     def __call__(self, fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | None:
         memory = ruleset.adapter_memory(fold)
-        if fold.state.ended or not isinstance(memory, ConversationMemory) or memory.connected == self.names:
+        if fold.state.ended or not isinstance(memory, ConversationMemory) or self.names <= set(memory.connected):
             return None
-        data = data_of(TransportConnected(list(self.names)))
+        data = data_of(TransportConnected(sorted({*memory.connected, *self.names})))
         draft = hub_draft(EV_TRANSPORT_CONNECTED, data, audience=[OPERATORS])
         return record(fold, draft, ruleset=ruleset, at=at, new_id=self.new_id)
 
