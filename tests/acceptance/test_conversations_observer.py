@@ -108,10 +108,12 @@ async def test_without_other_people_only_operators_see_what_it_says(desk: Desk) 
         assert await talk.seen_by(name) == [("ann", "one"), ("triage", "triage on one")]
 
 
-async def test_what_it_says_does_not_leave_by_a_transport(desk: Desk) -> None:
+@pytest.mark.parametrize("by", ["ann", "dana"])
+async def test_what_it_says_does_not_leave_by_a_transport(desk: Desk, by: str) -> None:
+    """Not even to a person that may read it here."""
     await desk.agent("watch", "Careful.")
-    talk = await desk.open(WATCHED, "triage", "billing", "watch")
-    await talk.ask("one", transport="sms", source="+4930")
+    talk = await desk.open(WATCHED, "triage", "billing", "watch", "dana")
+    await talk.ask("one", by=by, transport="sms", source="+4930")
     answer, remark = await talk.log(EV_PACKET)
     assert (answer.event_data["transport"], answer.event_data["recipient"]) == ("sms", "+4930")
     assert not {"transport", "recipient"} & remark.event_data.keys()

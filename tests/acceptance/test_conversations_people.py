@@ -10,6 +10,7 @@ from antiphon import ConversationRouter, Denied, UsageError, get_conversation_st
 from tests.support.conversation_desk import (
     MOVED,
     OPERATORS,
+    REFUSED,
     RELEASED,
     TO_TRIAGE,
     UNROUTED,
@@ -110,6 +111,16 @@ async def test_one_may_still_address_an_agent(desk: Desk) -> None:
     assert await talk.ask("what did they say?", by="dana", addressed_to="billing") == [
         ("billing", "billing on what did they say?")
     ]
+    assert await talk.ask("hello?") == []
+
+
+async def test_an_agent_that_is_addressed_cannot_end_the_hold(desk: Desk) -> None:
+    await desk.agent("triage", hand_over("human"), hand_over("billing"), "I answer myself.")
+    await desk.echoes("billing")
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", "dana")
+    await talk.ask("help")
+    assert await talk.ask("hello?", addressed_to="triage") == [("triage", "I answer myself.")]
+    assert [(each["target"], each["reason"]) for each in await talk.facts(REFUSED)] == [("billing", "target_not_found")]
     assert await talk.ask("hello?") == []
 
 

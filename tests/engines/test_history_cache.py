@@ -16,7 +16,7 @@ from antiphon.core.state import Turn
 from antiphon.engines import environment
 from antiphon.engines.environment import HistoryCache
 from antiphon.hub.live import LiveChannel
-from tests.support.envelopes import acked, created, log_of, opened, said
+from tests.support.envelopes import acked, created, log_of, opened, packed, said
 
 AGENTS = [f"a{number}" for number in range(20)]
 
@@ -72,7 +72,7 @@ async def test_where_messages_have_turns_a_turn_is_shown_the_answers_to_earlier_
     first, second, third = (each for each in log.log if each.sender_id == "alice" and "text" in each.event_data)
     assert await shown(cache, log, "a1", first.sequence) == ["one"]
     answers = [
-        replace(said("a1", f"to {cause.event_data['text']}"), causation_id=cause.envelope_id)
+        replace(packed("a1", f"to {cause.event_data['text']}"), causation_id=cause.envelope_id)
         for cause in (first, second)
     ]
     log.log = log_of(*log.log, *answers)

@@ -38,6 +38,7 @@ from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.step import Admitted, hub_draft, record
 from antiphon.core.text import describe, describe_error
 from antiphon.core.transport import InboundMessage, InboundReader, OutboundReply
+from antiphon.engines.user_code import run_contained
 from antiphon.hub.admission import AdmissionPlan
 from antiphon.hub.clock import Clock, TimerQueue
 from antiphon.hub.known_secrets import redact_text
@@ -225,13 +226,18 @@ class Transports:
         assert port.send is not None, "only a transport that sends has deliveries"
         attempt, pause = 0, FIRST_PAUSE_SECONDS
         sequence, reply_id = envelope.sequence, envelope.envelope_id
+        send = port.send
+
+        async def send_once() -> None:
+            sent = send(_outbound(envelope, port.name, attempt))
+            if isawaitable(sent):
+                await sent
+
         while self._is_due(live, port.name, sequence):
             attempt += 1
             try:
                 async with port.slots, self._timers.within(SEND_SECONDS):
-                    sent = port.send(_outbound(envelope, port.name, attempt))
-                    if isawaitable(sent):
-                        await sent
+                    await run_contained(send_once, f"the transport {port.name!r}", port.send)
             except TransportRefused as error:
                 why = redact_text(str(error))
                 logger.warning("%s refuses the reply %s for good: %s", port.name, reply_id, why)
@@ -242,8 +248,8 @@ class Transports:
                 logger.warning("%s did not take the reply %s: %s", port.name, reply_id, why)
                 wanted = error.retry_after if isinstance(error, TransportUnavailable) else None
                 clock = self._clock
-                pause = max(pause, min(wanted, MAX_RETRY_AFTER_SECONDS)) if wanted and wanted > 0 else pause
-                await clock.wait(asyncio.Event(), add_seconds(clock.now(), pause))
+                asked = min(wanted, MAX_RETRY_AFTER_SECONDS) if wanted and wanted > 0 else 0.0
+                await clock.wait(asyncio.Event(), add_seconds(clock.now(), max(pause, asked)))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             else:
                 delivered = ReplyDelivered(port.name, reply_id, sequence, attempt)
