@@ -110,6 +110,7 @@ async def test_what_a_person_says_in_a_hold_leaves_to_the_customer(desk: Desk, s
     await talk.ask("help", transport="sms", source="+49")
     await talk.ask("Dana here.", by="dana")
     await talk.ask("From my console.", by="dana", transport="console", source="desk 4")
+    await talk.ask("A word to Erik.", by="dana", transport="console", source="desk 4", audience=["erik"])
     await talk.ask("Are you there?", by="dana")
     await talk.ask("Erik here.", by="erik")
     await talk.release("erik")

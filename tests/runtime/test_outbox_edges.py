@@ -276,7 +276,7 @@ async def test_no_transport_is_left_alone_for_longer_than_an_hour(desk: Desk, wa
     assert await delivered(talk) == [2]
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError])
 async def test_what_would_end_the_process_is_one_more_failed_attempt(desk: Desk, kind: type[BaseException]) -> None:
     wire = Wire(kind)
     desk.hub.transport("sms", send=wire.send)

@@ -191,7 +191,12 @@ def check_fork_position(prefix: Sequence[Envelope], state: State, following: Env
     if state.status != ACTIVE_STATUS:
         raise UsageError(f"at is {at}, where the channel has ended ({state.close_reason}); fork before that")
     last = prefix[-1]
-    together = following is not None and following.sender_id == HUB and following.created_at == last.created_at
+    # What a person asks for has no cause; what follows from the same cause at the same instant was decided with it.
+    together = (
+        following is not None
+        and None not in (last.causation_id, following.causation_id)
+        and (following.sender_id == HUB and following.created_at == last.created_at)
+    )
     if last.event_type in MID_DECISION_TYPES or (last.event_type in FACT_TYPES and together):
         raise UsageError(f"at is {at}, in the middle of a decision; fork at what it followed from, or behind it")
     for turn in state.owed:
