@@ -275,5 +275,14 @@ async def test_state_set_during_a_turn_holds_for_the_next_message(desk: Desk) ->
     assert await talk.answers() == [("pat", "One."), ("billing", "billing on two")]
 
 
+async def test_notes_alone_are_no_transition(desk: Desk) -> None:
+    talk = await desk.open(ConversationRouter(default_agent_id="billing"), "billing")
+    before = talk.state
+    after = await set_conversation_state(talk.channel, _with_context(before, {"vip": True}))
+    assert (after.context, after.phase_history, after.handoff_count) == ({"vip": True}, (), 0)
+    with pytest.raises(Denied, match="conflict"):
+        await set_conversation_state(talk.channel, _with_context(before, {"vip": False}))
+
+
 def _with_context(state: ConversationState, context: dict[str, object]) -> ConversationState:
     return ConversationState.from_dict({**state.to_dict(), "context": context})

@@ -42,6 +42,8 @@ class ConversationMoved(msgspec.Struct, frozen=True, omit_defaults=True):
     """Set if a person has the conversation from now on: `human`, or the name of a person in the channel."""
     transport: str = ""
     """The transport by which replies leave from now on; "" if that does not change."""
+    noted: bool = False
+    """Whether nothing has changed but the notes."""
     context: Json | msgspec.UnsetType = msgspec.UNSET
     """The notes of the conversation from now on, if they change."""
 

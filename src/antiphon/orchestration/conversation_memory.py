@@ -216,6 +216,9 @@ def _fold_event(memory: ConversationMemory, envelope: Envelope) -> ConversationM
 def _fold_moved(memory: ConversationMemory, moved: ConversationMoved, envelope: Envelope) -> ConversationMemory:
     """The conversation in its next phase, with its next agent, or with a person."""
     before, at, sequence = memory.state, envelope.created_at, envelope.sequence
+    if moved.noted and moved.context is not msgspec.UNSET:
+        noted = replace(before, context=moved.context, revision=before.revision + 1)
+        return replace(memory, state=noted)
     # The state is shown to every participant: why a conversation moved after a private message is not in it.
     reason = moved.reason if envelope.audience is None else ""
     transition = PhaseTransition(before.phase, moved.to_phase, moved.from_agent, moved.to_agent, reason, at)

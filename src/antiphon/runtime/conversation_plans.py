@@ -80,7 +80,7 @@ class MoveConversation(msgspec.Struct, frozen=True):
             drafts.append(hub_draft(EV_CONVERSATION_MOVED, data_of(moved)))
         if not moves:
             phase, agent = memory.state.phase, memory.state.active_agent_id
-            noted = ConversationMoved(phase, phase, agent, agent, "context", by=self.by, person=person)
+            noted = ConversationMoved(phase, phase, agent, agent, "context", by=self.by, person=person, noted=True)
             noted = msgspec.structs.replace(noted, context=wanted.context)
             drafts.append(hub_draft(EV_CONVERSATION_MOVED, data_of(noted)))
         return record_all(fold, drafts, ruleset=ruleset, at=at, new_id=self.new_id)
