@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import flat, subscribers, teams, throughput, turns, workflow
+from bench import conversations, flat, subscribers, teams, throughput, turns, workflow
 from bench.figures import Figure, table
 from tests.crash.conversation_kill import kill_conversations
 from tests.crash.kill import kill_again_and_again
@@ -62,6 +62,7 @@ SUITES = {
     "Models of providers over real HTTP, beside their own clients; bridge and prices": "tests/models",
     "MCP servers as real processes: used, killed, hung, come back": "tests/toolsets",
     "The server: streams resumed at every event, doors, limits, 2,000 fuzzed requests, real clients": "tests/server",
+    "Transports against real HTTP and SMTP servers: forged, replayed, down and back": "tests/transports",
     "A stopped owner that wakes up late is fenced": "tests/crash/test_zombie.py",
     "Three minutes of hard use give everything back": "tests/crash/test_soak.py",
 }
@@ -258,6 +259,7 @@ COSTS: dict[str, Callable[[], list[Figure]]] = {
     "cost-turns": turns.figures,
     "cost-teams": teams.figures,
     "cost-workflow": workflow.figures,
+    "cost-conversations": conversations.figures,
     "cost-subscribers": subscribers.figures,
 }
 
@@ -275,7 +277,8 @@ def again(names: list[str]) -> int:
         print(f"{'ok ' if line.holds else 'NO '} {line.promise}: {line.found} ({line.seconds:.0f} s)", flush=True)
     measured = [COSTS[name]() for name in names if name in COSTS]
     for figures in measured:
-        first = next(at for at, old in enumerate(page) if old.startswith(f"| {figures[0].name} |"))
+        known = (at for at, old in enumerate(page) if old.startswith(f"| {figures[0].name} |"))
+        first = next(known, len(page))
         page[first : first + len(figures)] = table(figures).splitlines()[2:]
         for figure in figures:
             print(f"{'ok ' if figure.holds else 'NO '} {figure.name}: {figure.shown} {figure.bar}", flush=True)
@@ -317,6 +320,7 @@ def main() -> int:
         lambda: figures.extend(turns.figures()),
         lambda: figures.extend(teams.figures()),
         lambda: figures.extend(workflow.figures()),
+        lambda: figures.extend(conversations.figures()),
         lambda: figures.extend(subscribers.figures()),
         lambda: lines.append(killing()),
         lambda: lines.extend(turn_killing()),

@@ -310,7 +310,8 @@ class HubCore:
         """Record a checked draft, or raise `Denied` and note the refusal."""
         must_wait = _must_wait_for_turn(live, draft)
         try:
-            plan = AdmitDraft(draft, self.new_id, may_run, self.transports.connection(live, draft))
+            connection = self.transports.connection(live, draft) if self.transports.in_use else None
+            plan = AdmitDraft(draft, self.new_id, may_run, connection)
             work = live.submit(plan, draft.priority, draft if draft.envelope_id else None)
             envelope = await (wait_for_others(work, live.state.channel_id) if must_wait else work)
         except Denied as denied:

@@ -113,6 +113,8 @@ class Transports:
     ) -> None:
         self._channels, self._clock, self._new_id = channels, clock, new_id
         self._spawn, self._closing = spawn, closing
+        self.in_use = False
+        """Whether any is registered. Senders look at this alone while none is."""
         self._timers = TimerQueue(clock)
         self._ports: dict[str, TransportPort] = {}
         self._deliveries: dict[tuple[str, str], asyncio.Event] = {}
@@ -128,6 +130,7 @@ class Transports:
         if not self._ports:
             self._channels.deps.on_recorded.append(self.recorded)
             self._spawn(self._timers.run(), "timeouts of transports")
+            self.in_use = True
         port = self._ports[name] = TransportPort(name, options)
         if port.receive is not None:
             self._spawn(self._receive(port), f"messages by {name}")
@@ -157,7 +160,7 @@ class Transports:
 
     def connection(self, live: LiveChannel, draft: Envelope) -> AdmissionPlan | None:
         """Plans the fact by which transports replies of this channel leave; None if this message changes nothing."""
-        name = draft.event_data.get(TRANSPORT_FIELD) if self._ports and draft.event_type in SPEECH_TYPES else None
+        name = draft.event_data.get(TRANSPORT_FIELD) if draft.event_type in SPEECH_TYPES else None
         if not isinstance(name, str) or not self.sends(name):
             return None
         memory = live.ruleset.adapter_memory(live.fold)
