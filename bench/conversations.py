@@ -29,6 +29,7 @@ from antiphon import (
     get_conversation_state,
     says,
 )
+from antiphon.agents.messages import Model
 from antiphon.core.events import EV_PACKET
 from antiphon.store.sqlite import SqliteStore
 from bench.figures import Figure
@@ -36,6 +37,7 @@ from bench.figures import Figure
 INTENTS = ("billing", "support", "other")
 MESSAGES, WARM_UP, CROWD, CROWD_MESSAGES, ROUNDS = 1000, 50, 64, 4, 5
 HANDOFFS, WINDOW = 1000, 20
+CONVERSATIONS = 200
 
 
 async def answer(request: Request) -> Reply:
@@ -159,6 +161,42 @@ async def handoffs() -> tuple[float, float]:
         return statistics.median(spent[5 : 5 + WINDOW]), statistics.median(spent[-WINDOW:])
 
 
+def follows_orders(name: str) -> Model:
+    """A model that answers messages that end with the agent's name, and hands others over to the agent named there."""
+
+    async def model(request: Request) -> Reply:
+        wanted = request.messages[-1].text.split()[-1]
+        if wanted == name:
+            return says("Done.")
+        return calls("handoff_conversation", {"target": wanted, "reason": "yours", "summary": "as discussed"})
+
+    return model
+
+
+async def short_conversations() -> float:
+    """The CPU seconds of a conversation: it is opened, has three messages and two handoffs, and is closed."""
+    names = ("triage", "billing", "support")
+    knobs = {"router": ConversationRouter(default_agent_id=names[0]).to_dict()}
+    async with Hub.open("memory:") as hub:
+        ann = await hub.register("ann")
+        for name in names:
+            await hub.register(Agent(name, model=follows_orders(name), system_prompt="Be brief."))
+
+        async def hold_one() -> None:
+            channel = await ann.open(type="routed", target=list(names), knobs=knobs)
+            async with aclosing(hub.subscribe(channel.channel_id)) as log:
+                for name in names:
+                    await wait_for_answer(log, await channel.send(f"This is for {name}"))
+            assert get_conversation_state(channel).handoff_count == 2
+            await channel.close()
+
+        await hold_one()
+        began = time.process_time()
+        for _ in range(CONVERSATIONS):
+            await hold_one()
+        return (time.process_time() - began) / CONVERSATIONS
+
+
 def figures() -> list[Figure]:
     """Measure."""
     with tempfile.TemporaryDirectory() as folder:
@@ -174,6 +212,12 @@ def figures() -> list[Figure]:
         ),
         Figure(f"messages answered in {CROWD} conversations, SQLite, synced", many, "messages/s", at_least=1000),
         Figure("… against the bare store with the same envelopes", ratio, "×"),
+        Figure(
+            "a conversation of three messages and two handoffs, memory store",
+            min(asyncio.run(short_conversations()) for _ in range(3)) * 1e3,
+            "ms CPU",
+            note="RoomKit: 15.7 to 17.9 ms CPU",
+        ),
         Figure("a handoff, the 10th of a conversation", early * 1e3, "ms CPU", note="RoomKit: 6.8 ms"),
         Figure(f"… the {HANDOFFS:,}th against it", late / early, "×", at_most=1.2, note="RoomKit: 4.7 × after 800"),
     ]
