@@ -53,6 +53,20 @@ APPROVING = [
     '{\n  "verdict": "Approve",\n  "approved": true\n}',
     '```json\n{"approved": true}\n```',
     'Fine with me.\n{"verdict": "approved"}',
+    "All is in order now!\nAPPROVED",
+    "My verdict:\nAPPROVED",
+    "My verdict:\n\nAPPROVED",
+    "## Review\nAPPROVED",
+    "- No bugs found\n- Not slow on large inputs\n\nAPPROVED",
+    "1. Named well.\n2. Tested well.\nAPPROVED",
+    "Tests are good\n\nAPPROVED",
+    "Tests are not flaky any more.\nAPPROVED",
+    "> Is it ready?\n\nAPPROVED",
+    "The call:\n```python\nif not ready:\n    wait()\n```\nAPPROVED",
+    "Both:\n~~~\n```\n~~~\nAPPROVED",
+    "Longer:\n````md\n```\nx\n```\n````\nAPPROVED",
+    "\u201cIt is fine.\u201d\nAPPROVED",
+    "***\n\nAPPROVED",
 ]
 NOT_APPROVING = [
     "",
@@ -161,6 +175,32 @@ NOT_APPROVING = [
     "{}",
     '{"not_approved": true}',
     '{"note":\n{"verdict": "approved"}',
+    "I do not think that this is\nAPPROVED",
+    "I cannot say that it is\n\nAPPROVED",
+    "This would be\n\nAPPROVED",
+    "It is fine, with one exception;\n\nAPPROVED",
+    "To be merged only when a person says:\nAPPROVED",
+    "It is not:\n\nAPPROVED",
+    "NOT.\n\nAPPROVED",
+    "Is it ready? No.\nAPPROVED",
+    "Not yet.\n---\nAPPROVED",
+    "Never!\n***\nAPPROVED",
+    "No longer\n\n\nAPPROVED",
+    "## Not approved\n\nAPPROVED",
+    "dis-\n\napproved",
+    "It is hardly...\n\nAPPROVED",
+    "> She wrote that it is fine.\nAPPROVED",
+    "- Do this\nAPPROVED",
+    "- An answer of the form\n\n  APPROVED",
+    "Say this:\n\n    APPROVED",
+    "Say this:\n\n\tAPPROVED",
+    "A comment. <!--\nAPPROVED",
+    "It was this before. <del>\nAPPROVED",
+    "Say this.\n~~~\nAPPROVED",
+    "Say this.\n````\n```\nAPPROVED",
+    "Say this.\n```\n```json\nAPPROVED",
+    "Say this.\n```\n````\nand this\n```\nAPPROVED",
+    "Say this ``` in code.\nAPPROVED",
 ]
 
 
@@ -185,7 +225,8 @@ def test_deep_json_is_no_approval() -> None:
 
 def test_long_lines_cost_little_and_approve_nothing() -> None:
     """Patterns that could be read in many ways would take hours for these."""
-    for piece in ("*", " ", "_*", "`", "verdict:", "verdict: ", "not ", "not,", "be*", "-", "#", "!"):
+    pieces = ("*", " ", "_*", "`", "verdict:", "verdict: ", "not ", "not,", "be*", "-", "#", "!", ".", "\n")
+    for piece in (*pieces, "```\n", "```a\n", "~~~", "a'", "a "):
         assert not is_approved("APPROVED" + piece * 200_000 + "x")
         assert not is_approved(piece * 200_000 + "x\nAPPROVED" + piece * 200_000 + "?")
     assert is_approved("." * 200_000 + "\nAPPROVED")

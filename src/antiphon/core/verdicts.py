@@ -1,11 +1,12 @@
-"""Verdicts: whether a review approves, read from its text.
+"""Verdicts: whether a review approves, read from its text, which is in English and may be Markdown.
 
 Rule 1: it fails closed. What is not an approval in one of the forms below is none, however close it comes.
 Rule 2: a verdict is a whole line: a word of approval and nothing beside it but marks of Markdown, a label and one full
         stop. Questions, quotations, lists, crossed-out words and unknown characters are no marks.
-Rule 3: the last line decides. If it continues a sentence of the line above, or stands in an open block of code, it is
-        not a line of its own.
-Rule 4: a text that begins as a JSON object is read as one, whole; each verdict in it must approve.
+Rule 3: the last line decides, if it stands on its own: not in a block of code or an HTML comment, and below a sentence
+        that has ended. A sentence without an end is no obstacle across a blank line, if nothing in it denies or limits.
+Rule 4: a denial just above takes the verdict away, whichever marks and blank lines are between.
+Rule 5: a text that begins as a JSON object is read as one, whole; each verdict in it must approve.
 """
 
 from __future__ import annotations
@@ -15,21 +16,36 @@ import re
 from antiphon.core.codec import Malformed, check_unique_keys, parse_json
 
 APPROVALS = ("approved", "approve", "lgtm")
-FENCE = "```"
+MAX_VERDICT_CHARS = 64
+"""A line that is longer is no verdict, and is not searched: `_APPROVAL_LINE` would take long for some."""
 _APPROVAL_LINE = re.compile(
     r"(?:#{1,6}[ ])?[ ]*[*_`]*(?:verdict[*_`]*[ ]*:[ ]*[*_`]*[ ]*)?"
     rf"(?:{'|'.join(APPROVALS)})[*_`]*(?:\.|!{{0,3}})[*_`]*",
     re.ASCII | re.IGNORECASE,
 )
 _FENCED_TEXT = re.compile(r"```(?:json|text)?[ ]*\n((?:(?!```).)*?)\n?```", re.ASCII | re.IGNORECASE | re.DOTALL)
-_RUNS_ON = re.compile(
-    r"(?:\b(?:not|never|nor|neither|cannot|hardly|but|from|be|if|unless|until|when|once|or)|n['\u2019]t)"
-    r"[\s*_`:,]*(?:\u2026|\.{2,})?\Z|\w[-\u00ad\u2010\u2011]\Z",
-    re.IGNORECASE,
+
+# What stands above
+
+_FENCE = re.compile(r"(`{3,}|~{3,})")
+_HIDING = re.compile(r"```|~~~|<!--|<(?:del|s|strike)>", re.IGNORECASE)
+"""What may quote, hide or cross out the lines below it, once complete blocks of code are left out."""
+_INDENTED = (" " * 2, "\t")
+"""How a line begins that belongs to a list or a block of code."""
+_HEADING = re.compile(r"#{1,6}[ ]")
+_LIST_ITEM = re.compile(r"(?:[-*+]|[0-9]{1,9}[.)])[ ]")
+_QUOTATION = ">"
+_CLOSING_MARKS = " *_`~\"'\u201d\u2019)]}\u00bb"
+_SENTENCE_END = re.compile(r"(?<![.\u2026])[.!?]\Z")
+"""A full stop, but not that of `...`"""
+_SENTENCE_BREAK = re.compile(r"[.!?]\s")
+_RUNS_ON = tuple("-,;/(.\u2026\u00ad\u2010\u2011\u2012\u2013\u2014")
+_MAX_DENIAL_WORDS = 3
+_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+_NEGATION = re.compile(r"no|not|never|nor|neither|cannot|hardly|barely|scarcely|without|\w+n['\u2019]t")
+_CONDITION = re.compile(
+    r"if|unless|until|when|once|before|after|only|be|as|or|but|from|can|could|may|might|must|shall|should|would"
 )
-"""What the line above ends in if it continues: a negation, a condition, or a word cut in two."""
-MAX_VERDICT_CHARS = 64
-"""A line that is longer is no verdict, and is not searched: `_APPROVAL_LINE` would take long for some."""
 
 
 def is_approved(text: object) -> bool:
@@ -46,18 +62,56 @@ def is_approved(text: object) -> bool:
     fenced = _FENCED_TEXT.fullmatch(whole)
     if fenced is not None:
         return _is_approving_statement(fenced[1].strip())
-    if whole.count(FENCE) % 2:
+    *above, last = whole.split("\n")
+    if last.startswith(_INDENTED) or not _is_approving_statement(last.strip()):
         return False
-    lines = [line.strip() for line in whole.split("\n") if line.strip()]
-    if not lines or not _is_approving_statement(lines[-1]):
-        return False
-    return len(lines) == 1 or _RUNS_ON.search(lines[-2]) is None
+    prose = _without_code([line.strip() for line in above])
+    return prose is not None and _HIDING.search("\n".join(prose)) is None and _has_ended(prose)
 
 
 def _is_approving_statement(text: str) -> bool:
     if text.startswith("{"):
         return _is_approving_json(text)
     return len(text) <= MAX_VERDICT_CHARS and _APPROVAL_LINE.fullmatch(text) is not None
+
+
+def _without_code(lines: list[str]) -> list[str] | None:
+    """The lines with a blank one in place of each block of code, or None if a block is not closed."""
+    kept: list[str] = []
+    opened = ""
+    for line in lines:
+        fence = _FENCE.match(line)
+        if not opened:
+            opened = fence[1] if fence else ""
+            kept.append("" if fence else line)
+        elif line.startswith(opened) and not line.strip(opened[0]):
+            opened = ""
+    return None if opened else kept
+
+
+def _has_ended(above: list[str]) -> bool:
+    """Whether the line below these stands on its own: it continues none of them, and none of them denies it."""
+    with_words = [number for number, line in enumerate(above) if _WORD.search(line)]
+    if not with_words:
+        return True
+    line, is_apart = above[with_words[-1]], with_words[-1] < len(above) - 1
+    text = line.rstrip(_CLOSING_MARKS)
+    words = _WORD.findall(text.lower())
+    if _is_denial(text) or (line.startswith(_QUOTATION) and not is_apart):
+        return False
+    if _SENTENCE_END.search(text) or _HEADING.match(line):
+        return True
+    if text.endswith(_RUNS_ON) or not (is_apart or text.endswith(":")):
+        return False
+    is_item = _LIST_ITEM.match(line) is not None and is_apart
+    return is_item or not any(_NEGATION.fullmatch(word) or _CONDITION.fullmatch(word) for word in words)
+
+
+def _is_denial(text: str) -> bool:
+    """Whether this ends in a negation, or ends with a short sentence that has one, like `Not yet.`"""
+    words = _WORD.findall(_SENTENCE_BREAK.split(text)[-1].lower())
+    negations = [_NEGATION.fullmatch(word) is not None for word in words]
+    return bool(words) and (negations[-1] or (len(words) <= _MAX_DENIAL_WORDS and any(negations)))
 
 
 def _is_approving_json(text: str) -> bool:
