@@ -102,8 +102,14 @@ def test_knobs_are_taken_into_account(run: Run, tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("{", "is no JSON"),
-        ("[]", "it should hold a graph as TransitionGraph.to_dict() gives it"),
-        ("{}", "the graph has no 'initial_speaker'; it needs: initial_speaker, transitions, default_target"),
+        ("x = 1", "is no JSON: Expecting value: line 1 column 1 (char 0); a Python file is read as one if its name"),
+        ("[]", "holds []; give a JSON object: a graph has 'transitions', or stands in 'graph'; a router has 'rules'"),
+        ("{}", "holds no graph, router or pipeline: a graph has 'transitions', or stands in 'graph'; a router has"),
+        ('{"stage": []}', "a pipeline has 'stages'. Write one with json.dumps(pipeline.to_dict())"),
+        (
+            '{"transitions": []}',
+            "the graph has no 'initial_speaker'; it needs: initial_speaker, transitions, default_target",
+        ),
         (
             '{"initial_speaker": "a", "transitions": [], "default_target": {"name": "nobody"}}',
             "default_target: no target is called 'nobody'; there are: ",
@@ -161,7 +167,7 @@ def test_a_drawing(run: Run, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_drawn(run: Run, tmp_path: Path) -> None:
-    result = run("draw", written(tmp_path, "{}"))
+    result = run("draw", written(tmp_path, '{"transitions": []}'))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "the graph has no 'initial_speaker'" in result.stderr
 

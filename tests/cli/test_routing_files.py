@@ -1,12 +1,15 @@
 """`antiphon check` and `antiphon draw`: pipelines and routers in files."""
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from antiphon import RulesInvalid
 from antiphon.cli.graph_commands import read_graph_file
+from antiphon.cli.program import PROGRAM_MODULE_NAME
 from antiphon.orchestration.handoff_rules import HandoffRules
 from antiphon.orchestration.pipeline import ConversationPipeline, PipelineStage
 from antiphon.orchestration.router import ConversationRouter, RoutingConditions, RoutingRule
@@ -29,6 +32,23 @@ from antiphon.orchestration.predicates import register_predicate
 def vip(event, context, state):
     return True
 """
+
+
+PROGRAM = """
+from antiphon import Agent, ConversationPipeline, HandoffHandler, PipelineStage, ScriptedModel, TransitionGraph
+
+print("loaded")
+agents = [Agent("triage", ScriptedModel([])), Agent("billing", ScriptedModel([]))]
+participants = ["ann", "dana", "triage", "billing"]
+pipeline = ConversationPipeline([PipelineStage("intake", "triage", next="sale"), PipelineStage("sale", "billing")])
+"""
+
+
+@pytest.fixture(autouse=True)
+def _modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop(PROGRAM_MODULE_NAME, None)
 
 
 def written(folder: Path, data: object, name: str = "rules.json") -> str:
@@ -115,3 +135,63 @@ def test_predicates_are_registered_first(tmp_path: Path) -> None:
 def test_a_log_is_not_replayed_with_a_router(tmp_path: Path) -> None:
     with pytest.raises(RulesInvalid, match="holds a router or a pipeline; give a graph"):
         read_graph_file(written(tmp_path, PIPELINE.to_dict()))
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ("", ["ann", "triage", "billing", "dana"]),
+        ("participants = None", ["user", "triage", "billing"]),
+        ("given = agents\ndef agents(): return given", ["ann", "dana", "triage", "billing"]),
+        ("pipeline = pipeline.to_dict()", ["ann", "triage", "billing", "dana"]),
+        ("pipeline, graph = None, TransitionGraph.sequence(['triage', 'billing'])\nparticipants = None",
+         ["user", "triage", "billing"]),
+        ("pipeline, graph = None, TransitionGraph.sequence(['triage', 'billing'])\nparticipants = None\n"
+         "given = agents\ndef agents(): return given", ["triage", "billing"]),
+    ],
+)  # fmt: skip
+def test_a_program_is_checked_with_its_participants(run: Run, tmp_path: Path, more: str, names: list[str]) -> None:
+    result = run("check", written(tmp_path, PROGRAM + more, "team.py"), "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (0, "loaded\n")
+    assert found == {"ok": True, "participants": names, "findings": []}
+
+
+def test_the_rules_of_a_program_are_drawn(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, PROGRAM, "team.py")
+    assert run("draw", path, "--table").stdout.splitlines() == ["intake: triage → sale", "sale: billing → end"]
+    assert run("draw", path).stdout.startswith("flowchart")
+    path = written(tmp_path, PROGRAM + "router, pipeline = pipeline.to_router(), None", "team.py")
+    assert run("draw", path, "--table").stdout.splitlines()[0] == "active agent → the same agent"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            "pipeline = None\nrouter = {'default_agent_id': 'sales'}",
+            "default_agent_id: 'sales' is not a participant; there are: ann, triage, billing, dana",
+        ),
+        (
+            "pipeline = None\nrouter = {'default_agent_id': 'dana'}",
+            "default_agent_id: 'dana' is of kind human; only agents are given turns by rules",
+        ),
+    ],
+)
+def test_a_program_that_routes_to_no_agent(run: Run, tmp_path: Path, more: str, told: str) -> None:
+    assert told in run("check", written(tmp_path, PROGRAM + more, "team.py")).stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("pipeline = None", "team.py defines no graph, router or pipeline; add one"),
+        ("1 / 0", "team.py:8: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_program_without_rules_or_with_a_mistake(run: Run, tmp_path: Path, more: str, told: str) -> None:
+    path = written(tmp_path, PROGRAM + more, "team.py")
+    for command in ("check", "draw"):
+        result = run(command, path)
+        assert result.exit_code == 1
+        assert told in result.stderr

@@ -163,7 +163,8 @@ def test_an_agent_cannot_be_chosen(run: Run, tmp_path: Path) -> None:
 def test_handoffs_and_a_hold_are_shown_as_they_happen(tmp_path: Path) -> None:
     lines = said("Was I charged twice?", "A person, please.", "Hello?")
     done = typed("run", written(tmp_path), "--no-tokens", *lines)
-    assert (done.returncode, done.stdout) == (0, f"{FIRST}{HOLD}you> Hello?\nYou leave.\n")
+    held = "— for dana: no agent answers until it is released\n"
+    assert (done.returncode, done.stdout) == (0, f"{FIRST}{HOLD}you> Hello?\n{held}You leave.\n")
 
 
 def test_the_same_as_json(tmp_path: Path) -> None:
@@ -213,6 +214,23 @@ def test_a_message_without_an_agent_and_a_refused_handoff(tmp_path: Path) -> Non
     """)
 
 
+def test_a_router_that_names_no_agent_of_the_file_is_warned_of(tmp_path: Path) -> None:
+    path = written(tmp_path, "router = ConversationRouter(default_agent_id='sales')", head=ROUTED)
+    told = "default_agent_id: 'sales' is not a participant; there are: user, triage, billing, dana"
+    done = typed("run", path, *said("Hello?"))
+    assert done.stdout.splitlines() == [
+        f"warns of its router: {told}",
+        "you> Hello?",
+        done.stdout.splitlines()[2],
+        "— no agent answers this message",
+        "You leave.",
+    ]
+    assert "'sales', who is not an agent of this channel" in done.stdout.splitlines()[2]
+    assert "None" not in done.stdout
+    with served(path) as begun:
+        assert begun["warnings"] == [f"the router: {told}"]
+
+
 def test_a_turn_that_fails_ends_it_and_the_next_run_goes_on(tmp_path: Path) -> None:
     store = str(tmp_path / "team.db")
     path = written(tmp_path, 'agents[0] = Agent("triage", ScriptedModel([OSError("no line")]))')
@@ -234,6 +252,9 @@ def test_a_person_at_a_terminal_is_everybody_who_is_no_agent(tmp_path: Path) -> 
         terminal.see("you> ")
         terminal.type("A person, please.\n")
         terminal.see("— dana has the conversation (handling): an invoice\n")
+        terminal.see("you> ")
+        terminal.type("Is Dana there?\n")
+        terminal.see("— for dana: no agent answers until /release\n")
         terminal.see("you> ")
         terminal.type("/help\n")
         terminal.see("/as NAME")

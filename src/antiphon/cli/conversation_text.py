@@ -18,7 +18,7 @@ def describe_move(moved: ConversationMoved) -> str:
     why = f": {moved.reason}" if moved.reason else ""
     phase = f"phase {moved.to_phase}"
     if moved.person:
-        return f"gives the conversation to {_holder(moved)} in {phase}{why}"
+        return f"gives the conversation to {holder_name(moved.person)} in {phase}{why}"
     if moved.to_agent == moved.from_agent:
         return f"puts the conversation into {phase}{why}"
     if moved.to_agent is None:
@@ -28,7 +28,7 @@ def describe_move(moved: ConversationMoved) -> str:
 
 
 def notice_line(notice: ConversationNotice) -> str:
-    """A line for a person who takes part; empty if only the notes of the conversation have changed."""
+    """A line for a person who takes part; empty if only the context of the conversation has changed."""
     match notice:
         case ConversationMoved():
             return _move_line(notice)
@@ -44,7 +44,7 @@ def _move_line(moved: ConversationMoved) -> str:
     why = f": {moved.reason}" if moved.reason else ""
     phase = f"({moved.to_phase}){why}"
     if moved.person:
-        return f"{_holder(moved)} has the conversation {phase}"
+        return f"{holder_name(moved.person)} has the conversation {phase}"
     if moved.to_agent != moved.from_agent:
         if moved.to_agent is None:
             return f"each message is routed again {phase}"
@@ -52,5 +52,6 @@ def _move_line(moved: ConversationMoved) -> str:
     return f"phase {moved.to_phase}{why}" if moved.to_phase != moved.from_phase else ""
 
 
-def _holder(moved: ConversationMoved) -> str:
-    return "a person" if moved.person == HUMAN else moved.person
+def holder_name(person: str) -> str:
+    """The person that has a conversation, in words."""
+    return "a person" if person == HUMAN else person

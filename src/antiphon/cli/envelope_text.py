@@ -21,6 +21,10 @@ from antiphon.core.event_data import event_of
 
 PARTICIPANT_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 ASKED_PARTIES = {"model": "the model", "summary": "for a summary"}
+ROUTER_WARNING_CODES = frozenset(
+    {"absent_agent", "hidden_agent", "not_an_agent", "observer_routed", "routes_nothing", "unreachable_rule"}
+)
+"""What a router warns of. The warnings of a graph have other codes, in the same event."""
 OPTIONAL_PART = re.compile(r"<([^<>{]*\{(\w+)[^<>]*)>")
 
 SENTENCES: dict[type[events.Event] | str, str] = {
@@ -54,7 +58,6 @@ SENTENCES: dict[type[events.Event] | str, str] = {
     events.EV_DRAFT_REFUSED: "refuses {sender_id} in {channel_id}: {reason}",
     events.EV_CHANNEL_QUARANTINED: "quarantines {channel_id} from sequence {sequence}: {error}",
     events.EV_CHANNEL_ERASED: "erases {channel_id} for {by}: {records} records",
-    events.EV_RULE_FAILED: "could not read rule {rule}: {error}",
     events.EV_AGENT_WARNED: "warns of {agent}: {message}",
     events.EV_HOOK_FAILED: "could not ask hook {hook} ({trigger}): {error}",
     events.EV_TURN_FENCED: "fences turn {turn} in {channel_id}: {why}",
@@ -145,7 +148,12 @@ def _describe_system_event(envelope: Envelope) -> str:
     if envelope.event_type == events.EV_GRAPH_WARNED:
         found = data.get("findings")
         rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
-        return f"warns of its graph: {'; '.join(str(row.get('message', '?')) for row in rows)}"
+        of = "router" if any(row.get("code") in ROUTER_WARNING_CODES for row in rows) else "graph"
+        return f"warns of its {of}: {'; '.join(str(row.get('message', '?')) for row in rows)}"
+    if envelope.event_type == events.EV_RULE_FAILED:
+        rule = data.get("rule")
+        of = "finds a fault in its rules" if rule is None else f"could not apply rule {rule}"
+        return f"{of}: {data.get('error', '?')}"
     return _fill_sentence(SENTENCES.get(envelope.event_type, ""), data)
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import runpy
 import sys
-from pathlib import Path
-from typing import cast
+from contextlib import redirect_stdout
 
 import click
 import msgspec
@@ -15,51 +12,29 @@ import msgspec
 from antiphon.cli.console_output import CommandOutput, select_output, write_json
 from antiphon.cli.envelope_text import describe_envelope
 from antiphon.cli.log_command import follow_log
+from antiphon.cli.rules_file import PROGRAM_SUFFIX, GraphFile, RoutingFile, read_rules_file, run_rules_file
 from antiphon.cli.store_options import json_option, open_store_to_read, reading_options
 from antiphon.cli.table_layout import Cell, Column, pluralize
-from antiphon.core.conditions import FromSpeaker, leaf_conditions
 from antiphon.core.envelope import HUB, Envelope, Json, is_tombstone
 from antiphon.core.errors import LogCorrupt, RulesInvalid, UnknownChannel, UsageError
 from antiphon.core.event_data import event_of
 from antiphon.core.events import ChannelCreated
 from antiphon.core.replaying import ReplayReport, replay_decisions
 from antiphon.core.ruleset import ChannelRoster, Finding
-from antiphon.core.targets import target_participants
-from antiphon.core.text import describe, describe_error
 from antiphon.orchestration.catalogue import ruleset_for
-from antiphon.orchestration.graph import TransitionGraph
-from antiphon.orchestration.handoff_rules import HandoffRules, handoff_rule_findings
+from antiphon.orchestration.handoff_rules import handoff_rule_findings
 from antiphon.orchestration.pipeline import ConversationPipeline
-from antiphon.orchestration.plain_rules import error_prefix
 from antiphon.orchestration.rendering import summarize_graph
-from antiphon.orchestration.router import ConversationRouter
-from antiphon.orchestration.workflow import Workflow
 
 CHECK_COLUMNS = [Column("LEVEL"), Column("CODE"), Column("WHAT")]
 FINDING_STYLES = {"error": "bold red", "warning": "yellow"}
 
-file_argument = click.argument("path", metavar="FILE.json")
+file_argument = click.argument("path", metavar="FILE")
 rules_option = click.option(
     "--rules",
     metavar="FILE.py",
     help="A Python file to run first: it registers conditions, targets, predicates and adapters that are not built in.",
 )
-
-
-class GraphFile(msgspec.Struct, frozen=True):
-    """A graph, and the knobs and participants that its file has beside it."""
-
-    graph: TransitionGraph
-    knobs: Json
-    participants: tuple[str, ...]
-
-
-class RoutingFile(msgspec.Struct, frozen=True):
-    """A router or a pipeline, with the handoff rules and participants that its file has beside it."""
-
-    routing: ConversationRouter | ConversationPipeline
-    handoff: HandoffRules
-    participants: tuple[str, ...]
 
 
 class GraphCheckReport(msgspec.Struct, frozen=True):
@@ -77,19 +52,23 @@ class GraphCheckReport(msgspec.Struct, frozen=True):
     "participants",
     metavar="NAME",
     multiple=True,
-    help="Who takes part, the creator first; once for each. Without it, everybody the rules name.",
+    help="Who takes part, the creator first; once for each. Without it, all that the file lists or the rules name.",
 )
 @rules_option
 @json_option('One JSON document: {"ok": …, "participants": […], "findings": […]}.')
 def check_command(*, path: str, participants: tuple[str, ...], rules: str | None, as_json: bool) -> None:
-    """Check the graph, pipeline or router in FILE.json, without running anything.
+    """Check the graph, pipeline or router in FILE, without asking any agent.
 
-    The file holds what to_dict() of a TransitionGraph, ConversationPipeline or ConversationRouter gives, or the knobs
-    of a channel: {"graph": …, "writers": …, "tier": …} or {"router": …, "handoff": …}, and perhaps "participants".
+    FILE is a Python file as for `antiphon run`, which is executed, or JSON: what to_dict() of a TransitionGraph,
+    ConversationPipeline or ConversationRouter gives, or the knobs of a channel: {"graph": …, "writers": …, "tier": …}
+    or {"router": …, "handoff": …}, and perhaps "participants". A pipeline is known by its "stages", a router by its
+    "rules", a graph by its "transitions".
+
     Errors would keep a channel from being opened and make the exit code 1; warnings would be recorded on it: rules that
     can never fire, participants who never get the turn, loops that only a cap ends, agents that do not take part.
 
     \b
+    antiphon check team.py
     antiphon check triage.json --participant user --participant triage --participant oncall
     """
     run_rules_file(rules)
@@ -104,28 +83,24 @@ def check_command(*, path: str, participants: tuple[str, ...], rules: str | None
 
 def _check_rules_file(path: str, participants: tuple[str, ...]) -> GraphCheckReport:
     try:
-        found = read_rules_file(path)
+        found = read_rules(path)
     except RulesInvalid as error:
         return GraphCheckReport(False, participants, [Finding("error", "invalid", str(error))])
-    people = participants or found.participants
-    findings = _graph_findings(found, people) if isinstance(found, GraphFile) else _routing_findings(found, people)
-    return GraphCheckReport(all(each.level != "error" for each in findings), people, findings)
+    names = participants or found.participants
+    kinds = {name: "human" if name in found.people else "agent" for name in names}
+    findings = _graph_findings(found, kinds) if isinstance(found, GraphFile) else _routing_findings(found, kinds)
+    return GraphCheckReport(all(each.level != "error" for each in findings), names, findings)
 
 
-def _graph_findings(found: GraphFile, people: tuple[str, ...]) -> list[Finding]:
+def _graph_findings(found: GraphFile, kinds: dict[str, str]) -> list[Finding]:
     tier = found.knobs.get("tier")
-    return found.graph.check(
-        list(people), writers=_writers_knob(found.knobs), tier=tier if isinstance(tier, str) else None
-    )
+    return found.graph.check(kinds, writers=_writers_knob(found.knobs), tier=tier if isinstance(tier, str) else None)
 
 
-def _routing_findings(found: RoutingFile, people: tuple[str, ...]) -> list[Finding]:
+def _routing_findings(found: RoutingFile, kinds: dict[str, str]) -> list[Finding]:
     routing = found.routing
     router = routing.to_router() if isinstance(routing, ConversationPipeline) else routing
-    return [
-        *handoff_rule_findings(found.handoff, router),
-        *routing.check(ChannelRoster(dict.fromkeys(people, "agent"))),
-    ]
+    return [*handoff_rule_findings(found.handoff, router), *routing.check(ChannelRoster(kinds))]
 
 
 def _writers_knob(knobs: Json) -> dict[str, list[str]] | None:
@@ -154,16 +129,18 @@ def _print_check(out: CommandOutput, path: str, verdict: GraphCheckReport) -> No
 @click.option("--table", is_flag=True, help="Print the rules as lines instead, in the order in which they are read.")
 @json_option('One JSON document: {"mermaid": "…", "table": […]}.')
 def draw_command(*, path: str, rules: str | None, table: bool, as_json: bool) -> None:
-    """Draw the graph, pipeline or router in FILE.json as a Mermaid flowchart.
+    """Draw the graph, pipeline or router in FILE as a Mermaid flowchart.
+
+    FILE is as for `antiphon check`: a Python file, which is executed, or JSON.
 
     In a graph, rules that need a certain speaker are arrows from that speaker; in a pipeline, dotted arrows lead back.
     Numbers are the places of the rules, from 0.
 
     \b
-    antiphon draw triage.json > triage.mmd
+    antiphon draw team.py > team.mmd
     """
     run_rules_file(rules)
-    found = read_rules_file(path)
+    found = read_rules(path)
     if isinstance(found, GraphFile):
         drawing, lines = found.graph.to_mermaid(), summarize_graph(found.graph)
     else:
@@ -180,7 +157,7 @@ def draw_command(*, path: str, rules: str | None, table: bool, as_json: bool) ->
 @click.command()
 @click.argument("channel", metavar="CHANNEL")
 @reading_options
-@click.option("--graph", metavar="GRAPH.json", help="Decide with this graph instead of the one the channel has.")
+@click.option("--graph", metavar="FILE", help="Decide with this graph instead of the one the channel has.")
 @rules_option
 @json_option('One JSON document: {"same": …, "decisions": …, "difference": …}.')
 def replay_command(
@@ -242,77 +219,19 @@ def _describe_decisions(decisions: tuple[tuple[str, Json], ...]) -> str:
     return "; ".join(said) or "nothing follows"
 
 
-def run_rules_file(path: str | None) -> None:
-    """Run the file that registers user-defined conditions, targets, predicates and adapters. It is executed as code."""
-    if path is None:
-        return
-    if not Path(path).is_file():
-        raise click.UsageError(f"there is no file {path!r}")
-    try:
-        runpy.run_path(path, run_name="antiphon_rules")
-    except Exception as error:
-        raise UsageError(f"{path}: {describe_error(error)}") from error
+def read_rules(path: str) -> GraphFile | RoutingFile:
+    """The graph, pipeline or router in a file: in a JSON file, or in a Python file as `antiphon run` takes it."""
+    if not path.endswith(PROGRAM_SUFFIX):
+        return read_rules_file(path)
+    from antiphon.cli.program import program_rules
 
-
-def read_rules_file(path: str) -> GraphFile | RoutingFile:
-    """The graph, pipeline or router in a file: the dict form itself, or the knobs of a channel with it."""
-    data = read_json_file(path)
-    if not isinstance(data, dict):
-        wanted = "a graph as TransitionGraph.to_dict() gives it, or a pipeline or router as theirs does"
-        raise RulesInvalid(f"{path} holds {describe(data)}; it should hold {wanted}")
-    with error_prefix(path):
-        if "stages" in data:
-            pipeline = ConversationPipeline.loads(data)
-            return RoutingFile(pipeline, HandoffRules(), pipeline.participants)
-        if "rules" in data or "router" in data:
-            return _load_routing(data if "router" in data else {"router": data})
-        return _load_graph(data)
+    with redirect_stdout(sys.stderr):  # what the file prints is no part of a drawing
+        return program_rules(path)
 
 
 def read_graph_file(path: str) -> GraphFile:
     """The graph in a file: the dict form itself, or the knobs of a channel with it, and perhaps `participants`."""
-    found = read_rules_file(path)
+    found = read_rules(path)
     if not isinstance(found, GraphFile):
         raise RulesInvalid(f"{path} holds a router or a pipeline; give a graph")
     return found
-
-
-def _load_graph(data: Json) -> GraphFile:
-    knobs: Json = data if "graph" in data else {"graph": data}
-    graph = TransitionGraph.loads(cast(Json, knobs["graph"]))
-    ruleset_for(Workflow.name, {knob: value for knob, value in knobs.items() if knob != "participants"})
-    return GraphFile(graph, knobs, _listed_participants(knobs) or graph_participants(graph))
-
-
-def _load_routing(knobs: Json) -> RoutingFile:
-    router = ConversationRouter.loads(cast(Json, knobs["router"]))
-    handoff = HandoffRules.loads(cast("Json | None", knobs.get("handoff")))
-    return RoutingFile(router, handoff, _listed_participants(knobs) or router.participants)
-
-
-def _listed_participants(knobs: Json) -> tuple[str, ...]:
-    named = knobs.get("participants")
-    return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
-
-
-def read_json_file(path: str) -> object:
-    """What a JSON file holds; `-` is standard input."""
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise click.UsageError(f"there is no file {path!r}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {describe_error(error)}") from error
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RulesInvalid(f"{path} is no JSON: {error}") from error
-
-
-def graph_participants(graph: TransitionGraph) -> tuple[str, ...]:
-    """The participants that a graph names, the first speaker first."""
-    leaves = [leaf for rule in graph.transitions for leaf in leaf_conditions(rule.when)]
-    speakers = [leaf.agent_id for leaf in leaves if isinstance(leaf, FromSpeaker)]
-    targets = [*(rule.then for rule in graph.transitions), graph.default_target]
-    named = [name for target in targets for name in target_participants(target)]
-    return tuple(dict.fromkeys([graph.initial_speaker, *speakers, *named]))

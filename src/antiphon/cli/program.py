@@ -20,12 +20,13 @@ from typing import NamedTuple
 
 import click
 
-from antiphon.cli.graph_commands import graph_participants
 from antiphon.cli.program_routing import ProgramRouting, routing_from
+from antiphon.cli.rules_file import GraphFile, RoutingFile, graph_participants
 from antiphon.core.envelope import Json, check_name
 from antiphon.core.errors import AntiphonError, RulesInvalid, UsageError
 from antiphon.core.text import describe, describe_error
 from antiphon.orchestration.graph import TransitionGraph
+from antiphon.orchestration.handoff_rules import HandoffRules
 from antiphon.orchestration.pipeline import ConversationPipeline
 from antiphon.orchestration.router import ConversationRouter
 from antiphon.orchestration.workflow import Workflow
@@ -55,6 +56,13 @@ class Program:
     """The participants of the graph or conversation, the creator first; empty if the file does not list them."""
     title: str = ""
     routing: ProgramRouting | None = None
+
+    @property
+    def listed_agents(self) -> tuple[Agent, ...] | None:
+        """The checked agents; None if `agents` is a function, which is called when the program is opened."""
+        if self.agents is None:
+            return ()
+        return None if callable(self.agents) else _check_program_agents(self.agents, self.path)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[Agent, ...]]:
@@ -253,6 +261,25 @@ def _workflow_roster(program: Program, graph: TransitionGraph, played: Sequence[
         first = next((name for name in (DEFAULT_SPEAKER, graph.initial_speaker) if name in people), people[0])
         names = [first, *(name for name in names if name != first)]
     return ProgramRoster(program.title, names, people, Workflow.name, {"graph": graph.to_dict()})
+
+
+def program_rules(path: str) -> GraphFile | RoutingFile:
+    """The rules of a file, and its participants as `antiphon run` would have them, if its agents are known."""
+    program = load_program(path)
+    agents, routing = program.listed_agents, program.routing
+    roster = None if agents is None else program_roster(program, agents)
+    people = frozenset(() if roster is None else roster.people)
+    if program.graph is not None:
+        listed = tuple(roster.names) if roster is not None else program.participants
+        knobs: Json = {"graph": program.graph.to_dict()}
+        return GraphFile(program.graph, knobs, listed or graph_participants(program.graph), people)
+    if routing is None:
+        raise UsageError(f"{path} defines no graph, router or pipeline; add one, or name the file that has it")
+    rules, handoff = routing.pipeline or routing.router, routing.handoff or HandoffRules()
+    if roster is not None:
+        return RoutingFile(rules, handoff, tuple(roster.names), people)
+    named = dict.fromkeys([*program.participants, *routing.router.participants])
+    return RoutingFile(rules, handoff, tuple(named), people)
 
 
 def _default_person(played: Sequence[str]) -> str:

@@ -53,9 +53,9 @@ def run_command(**options: Unpack[RunOptions]) -> None:
     and agents hand the conversation over as `handoff` allows, a HandoffHandler. With `participants`, the creator first,
     more people take part: /as NAME speaks for one, and /release gives a conversation that one has back to the agents.
 
-    What is typed is said, and what begins with a slash is a command: /help lists them. Ctrl-C stops an answer; at the
-    prompt it leaves. If standard input is no terminal, each of its lines is said and answered, and a turn that fails
-    ends it with exit code 1.
+    At a terminal what is typed is said, and what begins with a slash is a command: /help lists them. Ctrl-C stops an
+    answer; at the prompt it leaves. If standard input is no terminal, each of its lines is said as it is, also one that
+    begins with a slash, and a turn that fails ends it with exit code 1.
 
     \b
     antiphon run team.py --store team.db

@@ -31,6 +31,8 @@ class ProgramRouting(msgspec.Struct, frozen=True):
     """None if the file says nothing of handoffs: any agent may hand over to any."""
     name: str = CONVERSATION_NAME
     """What clients call the conversation: the title of the file, as a name."""
+    pipeline: ConversationPipeline | None = None
+    """The pipeline that the router was made of, if the file defines one."""
 
     @property
     def knobs(self) -> Json:
@@ -64,7 +66,7 @@ def routing_from(path: str, found: Mapping[str, object]) -> ProgramRouting | Non
         raise RulesInvalid(f"{path}: {error}") from error
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
-    return ProgramRouting(router, rules, _name_of(found.get("title")))
+    return ProgramRouting(router, rules, _name_of(found.get("title")), pipeline)
 
 
 def _router_of(value: object) -> ConversationRouter:

@@ -27,6 +27,7 @@ from antiphon.cli.program import Program, conversation_people, load_program
 from antiphon.cli.store_options import MEMORY_URL, url_without_password
 from antiphon.cli.table_layout import Cell
 from antiphon.core.errors import UsageError
+from antiphon.core.ruleset import ChannelRoster
 from antiphon.engines.local import LocalEngine
 from antiphon.engines.user_code import running_code_names
 from antiphon.hub.clock import SystemClock
@@ -137,6 +138,8 @@ class ServeStarted(msgspec.Struct, frozen=True):
     """The token that requests need without keys; None if there are keys, or if the server is open."""
     conversation: str | None = None
     """The routed conversation, by its name among the models; None if the file has no router."""
+    warnings: list[str] = []
+    """What is probably wrong with the router. It is recorded with each conversation, too."""
 
 
 def serve_program(options: ServeOptions) -> None:
@@ -167,7 +170,15 @@ async def _run_server(options: ServeOptions, program: Program | None) -> None:
         listening = serving(hub, host=options["host"], port=options["port"], limits=limits, open=options["opened"])
         served = await stack.enter_async_context(listening)
         names, guarded = [agent.name for agent in agents], (await keys_of(hub)).guarded
-        begun = ServeStarted(served.url, names, url_without_password(url), guarded, served.token or None, offered)
+        begun = ServeStarted(
+            served.url,
+            names,
+            url_without_password(url),
+            guarded,
+            served.token or None,
+            offered,
+            _router_warnings(program, names),
+        )
         if options["as_json"]:
             write_json(begun)
         else:
@@ -187,11 +198,23 @@ def _offer_routing(hub: Hub, program: Program | None, played: Sequence[str]) -> 
     return routing.name
 
 
+def _router_warnings(program: Program | None, played: Sequence[str]) -> list[str]:
+    """What is probably wrong with the file's router in a conversation of its agents and people."""
+    if program is None or program.routing is None:
+        return []
+    creator, *others = conversation_people(program, played)
+    kinds = {creator: "human", **dict.fromkeys(played, "agent"), **dict.fromkeys(others, "human")}
+    found = program.routing.router.check(ChannelRoster(kinds))
+    return [f"the router: {each.message}" for each in found]
+
+
 def _print_started(begun: ServeStarted, out: CommandOutput) -> None:
     out.line("Listening on ", Cell(begun.url, "bold"), "; stop with Ctrl-C.")
     out.line("Agents: ", ", ".join(begun.agents) or "none; channels alone")
     if begun.conversation is not None:
         out.line("Conversation: ", begun.conversation, ", a model of POST /v1/chat/completions beside the agents")
+    for warning in begun.warnings:
+        out.line(Cell("Warning: ", "yellow"), warning)
     if begun.store == MEMORY_URL:
         out.line("Kept in memory, and gone when it stops; keep it with --store team.db.")
     else:

@@ -5,6 +5,7 @@ Rule 1: the person at the terminal speaks for every participant that is no agent
 Rule 2: the display follows the channel's log, in its order. Each turn is tracked on its own.
 Rule 3: tokens are shown after their call, and of one turn at a time; other concurrent answers are shown whole.
 Rule 4: while a person edits a line nothing is shown; it is shown afterwards.
+Rule 5: a message that no agent answers because a person has the conversation is followed by a line that says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from antiphon.cli.chat_view import ChatContext, settle_doubt
+from antiphon.cli.conversation_text import ConversationNotice, holder_name
 from antiphon.cli.envelope_text import describe_envelope
 from antiphon.cli.event_display import (
     IN_DOUBT_ADVICE,
@@ -37,6 +39,7 @@ from antiphon.core.event_data import event_of
 from antiphon.core.execution_events import CallDoubted, CallFailed, CallFinished, CallStarted
 from antiphon.core.text import describe
 from antiphon.hub.feed import Signal
+from antiphon.orchestration.conversation_memory import ADDRESSED_FIELD
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.conversation_defaults import ROUTED
 from antiphon.runtime.hub import Hub
@@ -61,9 +64,11 @@ class AgentTurn(NamedTuple):
 class WorkflowEvents:
     """Projects the envelopes of a channel to display events."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, *, hold_end: str = "it is released") -> None:
+        self._channel, self._hold_end = channel, hold_end
         state = channel.state
+        self._holder = ""
+        """The person that has the conversation, or `human`; "" while agents have it."""
         self._kinds, self._routed = state.participants, state.type == ROUTED
         self._begun_at = state.sequence
         self._turns: dict[str, AgentTurn] = {}
@@ -100,9 +105,28 @@ class WorkflowEvents:
                 | conversation_events.ConversationReleased()
                 | conversation_events.ConversationUnrouted()
             ):
+                self._note_holder(event)
                 yield event
             case _:
                 yield from self._note_events(envelope)
+
+    def _note_holder(self, event: ConversationNotice) -> None:
+        match event:
+            case conversation_events.ConversationMoved(person=person, to_agent=agent) if person or agent is not None:
+                self._holder = person
+            case conversation_events.ConversationReleased():
+                self._holder = ""
+            case _:
+                pass
+
+    def _hold_notes(self, envelope: Envelope) -> Iterator[DisplayEvent]:
+        """That a message is for the person who has the conversation; nothing about what staff say."""
+        sender, state = envelope.sender_id, self._channel.state
+        by_staff = self._kinds.get(sender) == "human" and sender != state.creator_id
+        addressed = ADDRESSED_FIELD in envelope.event_data
+        if self._holder and not by_staff and not addressed and envelope.sequence > self._begun_at:
+            holder = holder_name(self._holder)
+            yield DisplayNote(f"— for {holder}: no agent answers until {self._hold_end}")
 
     def _note_events(self, envelope: Envelope) -> Iterator[DisplayEvent]:
         match event_of(envelope):
@@ -136,6 +160,7 @@ class WorkflowEvents:
         self._last_speaker = sender
         if self._kinds.get(sender) != "agent":
             yield UserMessage(sender, text)
+            yield from self._hold_notes(envelope)
             return
         mine = [turn for turn in self._turns if turn.partition("/")[2] == sender]
         answer = AIMessageEvent(event.agent.rpartition("/")[2] or sender, text)
@@ -190,7 +215,8 @@ class WorkflowView:
         self._routed = self._channel.state.type == ROUTED
         if self._routed:
             self._handlers |= {"/as": self._speak_as, "/release": self._release}
-        self._events = WorkflowEvents(self._channel)
+        hold_end = "/release" if self._lines.interactive else "it is released"
+        self._events = WorkflowEvents(self._channel, hold_end=hold_end)
         self._inputs: asyncio.Queue[WorkflowInput] = asyncio.Queue()
         self._early_signals: deque[Signal] = deque()
         self._typed: list[tuple[str, str]] = []
@@ -252,8 +278,8 @@ class WorkflowView:
         events, said = list(self._events.of(envelope)), speaker_and_text(envelope)
         if said in self._typed:
             self._typed.remove(said)
-        else:
-            self._context.tell(events)
+            events = [each for each in events if not isinstance(each, UserMessage)]
+        self._context.tell(events)
 
     def _person_with_turn(self) -> str | None:
         """The person who has the turn, once everything before it was shown."""
