@@ -1,4 +1,4 @@
-"""The transports of a hub: messages come in by them, and replies leave.
+"""The transports of a hub, and the replies that leave by them. What comes in is `inbound`.
 
 Rule 1: what has to leave is folded from the log of each channel (`ConversationMemory.outbox`), and stored nowhere else.
 Rule 2: a reply leaves at least once, with one id, and in order within its channel. What a transport has taken is
@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Protocol, TypedDict, Unpack
+from typing import TypedDict
 
 import msgspec
 
@@ -30,18 +30,18 @@ from antiphon.core.conversation_events import (
     ReplyUndeliverable,
     TransportConnected,
 )
-from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, add_seconds, derived_id
-from antiphon.core.errors import Denied, StoreGone, TransportRefused, TransportUnavailable, UsageError
+from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, add_seconds
+from antiphon.core.errors import StoreGone, TransportRefused, TransportUnavailable, UsageError
 from antiphon.core.event_data import data_of
 from antiphon.core.events import SPEECH_TYPES
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.step import Admitted, hub_draft, record
-from antiphon.core.text import describe, describe_error
+from antiphon.core.text import describe
 from antiphon.core.transport import InboundMessage, InboundReader, OutboundReply
 from antiphon.engines.user_code import run_contained
 from antiphon.hub.admission import AdmissionPlan
 from antiphon.hub.clock import Clock, TimerQueue
-from antiphon.hub.known_secrets import redact_text
+from antiphon.hub.known_secrets import redact_error, redact_text
 from antiphon.hub.live import Channels, LiveChannel
 from antiphon.orchestration.conversation_memory import (
     ConversationMemory,
@@ -51,35 +51,23 @@ from antiphon.orchestration.conversation_memory import (
 )
 from antiphon.runtime.arguments import check_option_names
 from antiphon.runtime.hook_calls import Spawn
+from antiphon.runtime.inbound import (
+    FIRST_PAUSE_SECONDS,
+    FindChannel,
+    MessageReceiver,
+    ReceiveMessages,
+    longer_pause,
+    record_message,
+)
 
 logger = logging.getLogger("antiphon.transport")
 
 TRANSPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}\Z")
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 MAX_RETRY_AFTER_SECONDS = 3600.0
 MAX_SENDS_AT_ONCE = 32
 SEND_SECONDS = 60.0
 
 SendReply = Callable[[OutboundReply], Awaitable[object]]
-ReceiveMessages = Callable[[], AsyncIterator[InboundMessage]]
-
-
-class TakesMessages(Protocol):
-    """A channel as its participant holds it."""
-
-    async def send(self, text: str, **options: Unpack[InboundOptions]) -> Envelope: ...
-
-
-FindChannel = Callable[[InboundMessage], Awaitable[TakesMessages]]
-
-
-class InboundOptions(TypedDict, total=False):
-    """What is recorded with a message that comes in."""
-
-    transport: str | None
-    source: str | None
-    intent: str | None
-    message_id: str | None
 
 
 class TransportOptions(TypedDict, total=False):
@@ -133,7 +121,7 @@ class Transports:
             self.in_use = True
         port = self._ports[name] = TransportPort(name, options)
         if port.receive is not None:
-            self._spawn(self._receive(port), f"messages by {name}")
+            self._spawn(self._receiver(port, port.receive).run(), f"messages by {name}")
         for channel_id in list(self._waiting):
             self._spawn(self._look_at_id(channel_id), f"replies of {channel_id}")
 
@@ -149,14 +137,15 @@ class Transports:
 
     async def accept(self, name: str, message: InboundMessage) -> Envelope:
         """Record a message that has come in. The same message again gives the envelope of the first time."""
-        port = self._ports[name]
-        assert port.channel is not None, "a transport without channels takes no messages"
-        channel = await port.channel(message)
-        # Two transports may give equal ids to different messages.
-        message_id = derived_id("inbound", name, message.message_id)
-        return await channel.send(
-            message.text, transport=name, source=message.source, intent=message.intent, message_id=message_id
-        )
+        find = self._ports[name].channel
+        assert find is not None, "a transport without channels takes no messages"
+        return await record_message(name, find, message)
+
+    def _receiver(self, port: TransportPort, receive: ReceiveMessages) -> MessageReceiver:
+        async def record(message: InboundMessage) -> object:
+            return await self.accept(port.name, message)
+
+        return MessageReceiver(port.name, receive, record, timers=self._timers, closing=self._closing)
 
     def connection(self, live: LiveChannel, draft: Envelope) -> AdmissionPlan | None:
         """Plans the fact by which transports replies of this channel leave; None if this message changes nothing."""
@@ -196,8 +185,6 @@ class Transports:
     async def _look_at_id(self, channel_id: str) -> None:
         self._waiting.discard(channel_id)
         self.look_at(await self._channels.get(channel_id))
-
-    # Out
 
     async def _deliver(self, port: TransportPort, channel_id: str, more: asyncio.Event) -> None:
         """Deliver the replies of one channel, one after the other, until none is left."""
@@ -247,13 +234,13 @@ class Transports:
                 failed = ReplyUndeliverable(port.name, reply_id, sequence, why, attempt)
                 await self._record(live, EV_REPLY_UNDELIVERABLE, failed)
             except Exception as error:  # of any kind: a transport is code of the user's
-                why = redact_text(describe_error(error))
+                why = redact_error(error)
                 logger.warning("%s did not take the reply %s: %s", port.name, reply_id, why)
                 wanted = error.retry_after if isinstance(error, TransportUnavailable) else None
                 clock = self._clock
                 asked = min(wanted, MAX_RETRY_AFTER_SECONDS) if wanted and wanted > 0 else 0.0
                 await clock.wait(asyncio.Event(), add_seconds(clock.now(), max(pause, asked)))
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                pause = longer_pause(pause)
             else:
                 delivered = ReplyDelivered(port.name, reply_id, sequence, attempt)
                 await self._record(live, EV_REPLY_DELIVERED, delivered)
@@ -265,32 +252,6 @@ class Transports:
 
     async def _record(self, live: LiveChannel, event_type: str, event: ReplyDelivered | ReplyUndeliverable) -> None:
         await live.submit(RecordDelivery(event_type, event, self._new_id))
-
-    # In
-
-    async def _receive(self, port: TransportPort) -> None:
-        assert port.receive is not None, "only a transport that receives is read"
-        pause = FIRST_PAUSE_SECONDS
-        while not self._closing.is_set():
-            try:
-                messages = port.receive()
-                async for message in messages:
-                    await self._accept_or_retry(port, message)
-                    pause = FIRST_PAUSE_SECONDS
-                return
-            except StoreGone:
-                return
-            except Exception as error:
-                logger.warning("%s cannot receive: %s", port.name, redact_text(describe_error(error)))
-                await self._clock.wait(asyncio.Event(), add_seconds(self._clock.now(), pause))
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-    async def _accept_or_retry(self, port: TransportPort, message: InboundMessage) -> None:
-        """Record a message. One that is refused is dropped, with a warning: it would be refused again."""
-        try:
-            await self.accept(port.name, message)
-        except (Denied, UsageError) as error:
-            logger.warning("a message by %s from %s is refused: %s", port.name, message.source, error)
 
 
 class ConnectTransports(msgspec.Struct, frozen=True):
