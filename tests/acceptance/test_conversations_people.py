@@ -131,7 +131,10 @@ async def test_after_a_release_the_next_message_is_routed_again(desk: Desk) -> N
     talk = await held(desk, "dana")
     await talk.release("dana")
     [released] = await talk.log(RELEASED)
-    assert (released.event_data, released.sender_id) == ({"by": "dana", "to": None}, "hub")
+    assert (released.event_data, released.sender_id) == (
+        {"by": "dana", "to": None, "person": "human", "phase": "intake"},
+        "hub",
+    )
     assert talk.state.active_agent_id is None
     assert await talk.ask("and now?") == [("triage", "Back with triage.")]
     assert await talk.ask("and now?", intent="billing") == [("billing", "billing on and now?")]

@@ -310,10 +310,16 @@ def expectations(log: Sequence[Envelope]) -> list[Expected]:
             assert not held or found[envelope.causation_id or ""].addressed_to, "no agent is asked during a hold"
             found[envelope.causation_id or ""].turns += 1
         elif envelope.event_type in (MOVED, RELEASED):
-            held = bool(data.get("person"))
+            held = _is_held(held, envelope)
             for each in found.values():
                 each.dropped |= held and not each.turns and not each.unrouted
     return list(found.values())
+
+
+def _is_held(before: bool, moved: Envelope) -> bool:
+    """Whether a person has the conversation after a move or a release. A move to no agent ends no hold."""
+    data = moved.event_data
+    return moved.event_type == MOVED and (bool(data.get("person")) or (before and data.get("to_agent") is None))
 
 
 def _begins(assigned: Json) -> bool:
@@ -359,7 +365,7 @@ def check_handoffs(log: Sequence[Envelope], setup: Setup) -> None:
     hops: dict[str, int] = {}
     held = False
     for envelope in log:
-        held = bool(envelope.event_data.get("person")) if envelope.event_type in (MOVED, RELEASED) else held
+        held = _is_held(held, envelope) if envelope.event_type in (MOVED, RELEASED) else held
         if envelope.event_type == MOVED and envelope.causation_id in packets:
             message = packets[envelope.causation_id].causation_id or ""
             moved = envelope.event_data

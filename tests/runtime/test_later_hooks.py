@@ -10,6 +10,7 @@ import pytest
 from antiphon import (
     EV_TEXT,
     Agent,
+    ConversationRouter,
     HookEvent,
     HookExecution,
     HookResult,
@@ -198,21 +199,14 @@ async def test_appends_call_hooks_only_if_one_wants_to_hear(place: Team) -> None
 # A router in the place of a function
 
 
-class StandIn:
-    """A router as far as a hub knows it, and what stands for it as a hook."""
-
-    def __init__(self) -> None:
-        self.router = self
-
-    def to_dict(self) -> Json:
-        return {"default_agent_id": "triage"}
+ROUTER = ConversationRouter(default_agent_id="triage")
 
 
 async def test_a_router_becomes_the_default_and_is_no_hook(place: Team) -> None:
     core = place.hub.core
-    place.hub.hook(BEFORE, execution=HookExecution.SYNC, priority=-100)(StandIn())
-    assert core.conversation_defaults.router == {"default_agent_id": "triage"}
+    place.hub.hook(BEFORE, execution=HookExecution.SYNC, priority=-100)(ROUTER.as_hook())
+    assert core.conversation_defaults.router == ROUTER.to_dict()
     channel = await place["ann"].open(target="ben", say="hello")
     assert await facts(place.hub, channel, EV_HOOK_FAILED) == []
     with pytest.raises(UsageError, match="a router cannot be a hook for AFTER_BROADCAST"):
-        place.hub.hook(AFTER)(StandIn())
+        place.hub.hook(AFTER)(ROUTER.as_hook())

@@ -146,7 +146,7 @@ def test_own_tool_of_that_name_stays() -> None:
         ([agent("a")], {"aliases": {"x": "zoe"}}, r"aliases\['x'\] is 'zoe', which is neither .*; there are: a, human"),
         ([agent("a")], {"aliases": {"x": "A"}}, "did you mean 'a'"),
         ([agent("a"), agent("b")], {"aliases": {"B": "a"}}, "the alias 'B' for 'a' would hide 'b'"),
-        ([agent("a")], {"aliases": {"Human": "a"}}, "the alias 'Human' for 'a' would hide 'human'"),
+        ([agent("a")], {"aliases": {"Human": "a"}}, r"agent_aliases\['Human'\] is 'a'; 'human' always stands for"),
     ],
 )
 def test_mistakes_in_a_swarm(args: object, options: dict[str, object], complaint: str) -> None:

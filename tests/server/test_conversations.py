@@ -211,7 +211,8 @@ async def test_an_operator_releases_any_hold_and_nobody_else_sees_it() -> None:
         assert refusal(await release(other, channel_id)) == (404, "unknown_channel")
         assert refusal(await release(await here.known("eve", "operate"), channel_id)) == (403, "wrong_scope")
         assert (await release(boss, channel_id)).json()["conversation"]["person"] == ""
-        assert (await here.hub.log(channel_id))[-1].event_data == {"by": "boss", "to": None}
+        released = (await here.hub.log(channel_id))[-1].event_data
+        assert released == {"by": "boss", "to": None, "person": "dana", "phase": "intake"}
 
 
 async def test_only_routed_channels_are_released() -> None:

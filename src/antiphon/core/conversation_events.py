@@ -39,7 +39,9 @@ class ConversationMoved(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     """Who caused it: the agent that handed over, or a person."""
     person: str = ""
-    """Set if a person has the conversation from now on: `human`, or the name of a person in the channel."""
+    """Set if a person has the conversation from now on: `human`, or the name of a person in the channel.
+
+    Without it a person who has the conversation keeps it until `to_agent` is an agent."""
     transport: str = ""
     """The transport by which replies leave from now on; "" if that does not change."""
     noted: bool = False
@@ -66,6 +68,10 @@ class ConversationReleased(msgspec.Struct, frozen=True):
     by: str
     to: str | None = None
     """The agent that answers the next message; None if it is routed."""
+    person: str = ""
+    """The person that had the conversation, or `human`."""
+    phase: str = ""
+    """The phase that the conversation is in."""
 
 
 class ConversationUnrouted(msgspec.Struct, frozen=True):

@@ -18,6 +18,8 @@ from antiphon.core.conversation_events import (
     EV_CONVERSATION_MOVED,
     EV_CONVERSATION_REFUSED,
     EV_CONVERSATION_UNROUTED,
+    EV_REPLY_DELIVERED,
+    EV_REPLY_UNDELIVERABLE,
 )
 from antiphon.core.envelope import HUB, OPERATORS, Envelope, IdSource, Instant, Json, derived_id, id_after
 from antiphon.core.errors import UsageError
@@ -156,6 +158,8 @@ MID_DECISION_TYPES = frozenset({EV_RULE_FAILED, EV_EXPECTATION_MISSED})
 """What stands before a decision that was made together with it."""
 FACT_TYPES = frozenset({EV_CONVERSATION_MOVED, EV_CONVERSATION_REFUSED, EV_CONVERSATION_UNROUTED})
 """What may stand before such a decision, or alone."""
+REFERENCE_FIELDS = {EV_CONVERSATION_UNROUTED: "message", EV_REPLY_DELIVERED: "reply", EV_REPLY_UNDELIVERABLE: "reply"}
+"""The field of a fact that holds the id of another envelope of its channel, by event type."""
 
 
 class LogCopy(msgspec.Struct, frozen=True):
@@ -228,11 +232,18 @@ def _copy_envelope(envelope: Envelope, state: State, ids: dict[str, str], *, new
     """The same fact in another channel, under a new id, which is noted so that causes are still found."""
     channel_id, cause = state.channel_id, envelope.causation_id
     ids[envelope.envelope_id] = copied_id = id_after(new_id(), state.newest_id)
+
+    def copied(other_id: str) -> str:
+        return ids.get(other_id) or derived_id(channel_id, other_id)
+
+    data, field = envelope.event_data, REFERENCE_FIELDS.get(envelope.event_type, "")
+    other_id = data.get(field) if envelope.sender_id == HUB else None
     return replace(
         envelope,
         envelope_id=copied_id,
         channel_id=channel_id,
-        causation_id=None if cause is None else ids.get(cause) or derived_id(channel_id, cause),
+        event_data={**data, field: copied(other_id)} if isinstance(other_id, str) else data,
+        causation_id=None if cause is None else copied(cause),
     )
 
 

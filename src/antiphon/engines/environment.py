@@ -172,6 +172,19 @@ class HistoryCache:
             size -= self._histories.popitem(last=False)[1].size
 
 
+def _size_of_texts(value: object) -> int:
+    """How many characters the texts in plain data have, at every depth."""
+    match value:
+        case str():
+            return len(value)
+        case dict():
+            return sum(len(key) + _size_of_texts(each) for key, each in value.items())
+        case list() | tuple():
+            return sum(map(_size_of_texts, value))
+        case _:
+            return 0
+
+
 class _SharedLog:
     """The end of a channel's log, decoded: only the envelopes that make up histories."""
 
@@ -218,7 +231,7 @@ class _SharedLog:
             return
         self._said.append(envelope)
         self._by_speaker.setdefault(speaker, []).append(envelope)
-        self._size += sum(len(value) for value in data.values() if isinstance(value, str)) + RECORD_OVERHEAD_BYTES
+        self._size += _size_of_texts(data) + RECORD_OVERHEAD_BYTES
 
 
 class AnswerScreen(Protocol):

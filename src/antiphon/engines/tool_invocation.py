@@ -172,6 +172,10 @@ def _routing_result(value: Handoff | Finish) -> ToolResult:
         texts = {name: sanitize(given) for name, given in fields if not isinstance(given, bool)}
     except AttributeError:
         return failed_result(f"The tool returned {describe(value)}; its fields should be text.")
+    size = sum(len(text.encode()) for text in texts.values())
+    if size > MAX_RESULT_BYTES:
+        kind = type(value).__name__
+        return failed_result(f"The {kind} has {size} bytes; the limit is {MAX_RESULT_BYTES}. Say it in fewer words.")
     if isinstance(value, Handoff):
         return ToolResult(f"Handed off to {texts['target']}.", handoff=msgspec.structs.replace(value, **texts))
     finish = msgspec.structs.replace(value, **texts)

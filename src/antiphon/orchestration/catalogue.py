@@ -251,11 +251,12 @@ def ruleset_for(channel_type: str, knobs: Json) -> Ruleset:
     kind = find_adapter(channel_type)
     _check_knob_names(kind, knobs)
     hop_limit = hop_limit_in(knobs)
+    adapter = _build_adapter(kind, knobs)
     guards: list[Guard] = [Membership()]
     interjectors = frozenset(_name_list("interjectors", knobs.get("interjectors")))
     if kind.ordered:
         guards.append(TurnOrder(interjectors))
-    if ends_in(kind) == "packet" and not hasattr(kind, "judge"):
+    if ends_in(kind) == "packet" and traits_of(adapter).handoffs is None:  # otherwise the adapter limits them itself
         guards.append(HandoffLimit(hop_limit))
     writers = _writers_by_key(knobs)
     if writers:
@@ -263,7 +264,7 @@ def ruleset_for(channel_type: str, knobs: Json) -> Ruleset:
     guards.append(TimeToLive())
     expected = _check_list("expectations", knobs.get("expectations"), of="expectations")
     guards.extend(expectations_for(kind, expected))
-    return make_ruleset(_build_adapter(kind, knobs), guards)
+    return make_ruleset(adapter, guards)
 
 
 def _build_adapter(kind: type[Adapter], knobs: Json) -> Adapter:

@@ -96,6 +96,15 @@ class ConversationState(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             revision=self.revision + 1,
         )
 
+    def check(self) -> None:
+        """`RulesInvalid` names the first field whose value no state can have."""
+        with error_prefix("the conversation state"):
+            try:
+                as_type(plain_data(self), ConversationState)
+            except Malformed as error:
+                raise RulesInvalid(explain_decode_error(str(error))) from error
+            _check_state(self)
+
     def to_dict(self) -> Json:
         """The state as plain data."""
         return plain_data(self)
@@ -153,8 +162,19 @@ def _check_state(state: ConversationState) -> None:
     if len(state.phase_history) > MAX_PHASE_HISTORY:
         have = len(state.phase_history)
         raise RulesInvalid(f"phase_history has {have} transitions; give the last {MAX_PHASE_HISTORY}")
-    for field, at in [("phase_started_at", state.phase_started_at), *(("at", each.at) for each in state.phase_history)]:
-        _check_instant(at, field)
+    _check_instant(state.phase_started_at, "phase_started_at")
+    for move in state.phase_history:
+        with error_prefix("phase_history"):
+            _check_move(move)
+
+
+def _check_move(move: PhaseTransition) -> None:
+    for field in ("from_phase", "to_phase"):
+        check_phase(getattr(move, field), field)
+    for field in ("from_agent", "to_agent"):
+        if getattr(move, field) is not None:
+            check_agent_name(getattr(move, field), field)
+    _check_instant(move.at, "at")
 
 
 def _check_instant(at: Instant, field: str) -> None:

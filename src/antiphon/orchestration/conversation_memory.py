@@ -4,7 +4,9 @@ Rule 1: everything here is folded from the log. A message waits from when it is 
         until it is recorded that no agent answers it.
 Rule 2: while a person has the conversation no message waits, unless it is addressed to an agent: what is said then is
         for the person, and is not answered by an agent later.
-Rule 3: a reply is due for delivery if its transport was connected when it was recorded. Others are labels, so that a
+Rule 3: of a message that waits only what routing needs is kept, unless predicates are shown all of it, so that a long
+        queue makes no large snapshot.
+Rule 4: a reply is due for delivery if its transport was connected when it was recorded. Others are labels, so that a
         transport that is connected later does not send old replies.
 """
 
@@ -47,6 +49,7 @@ from antiphon.orchestration.conversation import ConversationState, PhaseTransiti
 
 SOURCE_FIELD, INTENT_FIELD, ADDRESSED_FIELD = "source", "intent", "addressed_to"
 """Fields of messages, beside the transport."""
+ROUTING_FIELDS = (TRANSPORT_FIELD, SOURCE_FIELD, INTENT_FIELD, ADDRESSED_FIELD)
 
 
 OBSERVES = "observes"
@@ -60,6 +63,7 @@ class WaitingMessage(msgspec.Struct, frozen=True):
     sequence: int
     sender: str
     data: Json
+    """What it says, or its routing fields alone."""
     audience: tuple[str, ...] | None = None
     at: Instant = NEVER
 
@@ -123,8 +127,10 @@ class ConversationMemory(msgspec.Struct, frozen=True):
     """Whether the observer has had its turn about that message, or is to have none."""
     person: str = ""
     """The person that has the conversation, or `human`; "" while agents have it."""
+    contacts: dict[str, WaitingMessage] = {}
+    """The last message that each participant has sent by a transport."""
     contact: WaitingMessage | None = None
-    """The last message that came by a transport."""
+    """While a person has the conversation: the message to whose sender the person's words leave."""
     switched: str = ""
     """The transport that replies were switched to; "" if they leave as the message came."""
     switched_at: int = 0
@@ -166,14 +172,14 @@ HEARD_TYPES = frozenset(
 
 
 def fold_conversation(
-    memory: ConversationMemory, envelope: Envelope, *, first_phase: str, observer: str | None
+    memory: ConversationMemory, envelope: Envelope, *, first_phase: str, observer: str | None, keep_texts: bool
 ) -> ConversationMemory:
-    """The conversation once this envelope is part of its log."""
+    """The conversation once this envelope is part of its log. `keep_texts` keeps all that waiting messages say."""
     kind = envelope.event_type
     if kind not in HEARD_TYPES:
         return memory
     if kind in SPEECH_TYPES:
-        return _fold_speech(memory, envelope, observer)
+        return _fold_speech(memory, envelope, observer, keep_texts=keep_texts)
     if envelope.sender_id != HUB:
         return memory
     if kind == EV_TURN_ASSIGNED:
@@ -225,27 +231,35 @@ def _fold_moved(memory: ConversationMemory, moved: ConversationMoved, envelope: 
     state = before.apply(transition)
     if moved.context is not msgspec.UNSET:
         state = replace(state, context=moved.context)
-    asker = memory.current or memory.contact
-    if moved.transport and asker is not None:
-        contact = memory.contact or asker
-        memory = replace(
-            memory, switched=moved.transport, switched_at=sequence, switched_for=asker.sender, contact=contact
-        )
+    if moved.transport and memory.current is not None:
+        asker = memory.current.sender
+        memory = replace(memory, switched=moved.transport, switched_at=sequence, switched_for=asker)
     if moved.person:
-        addressed = tuple(message for message in memory.waiting if message.addressed_to)
-        return replace(memory, state=state, person=moved.person, waiting=addressed, observed=True)
+        return _begin_hold(replace(memory, state=state), moved.person)
+    if moved.to_agent is None:  # the phase alone has changed, or no agent is active any more: a hold goes on
+        return replace(memory, state=state)
     by_agent = memory.kinds.get(moved.by) == "agent"
-    return replace(memory, state=state, person="", hops=memory.hops + by_agent)
+    return replace(memory, state=state, person="", contact=None, hops=memory.hops + by_agent)
+
+
+def _begin_hold(memory: ConversationMemory, person: str) -> ConversationMemory:
+    """The conversation once this person has it."""
+    current = memory.current
+    contact = None if current is None else memory.contacts.get(current.sender, current)
+    addressed = tuple(message for message in memory.waiting if message.addressed_to)
+    return replace(memory, person=person, contact=contact, waiting=addressed, observed=True)
 
 
 def _fold_release(memory: ConversationMemory, to: str | None, at: Instant) -> ConversationMemory:
     state = memory.state
     if to is not None:
         state = state.apply(PhaseTransition(state.phase, state.phase, None, to, "released", at))
-    return replace(memory, state=state, person="")
+    return replace(memory, state=state, person="", contact=None)
 
 
-def _fold_speech(memory: ConversationMemory, envelope: Envelope, observer: str | None) -> ConversationMemory:
+def _fold_speech(
+    memory: ConversationMemory, envelope: Envelope, observer: str | None, *, keep_texts: bool
+) -> ConversationMemory:
     speaker, data = envelope.sender_id, envelope.event_data
     name = text_field(data, TRANSPORT_FIELD)
     if RECIPIENT_FIELD in data:
@@ -256,23 +270,27 @@ def _fold_speech(memory: ConversationMemory, envelope: Envelope, observer: str |
         envelope.envelope_id,
         envelope.sequence,
         speaker,
-        data,
+        data if keep_texts else {field: data[field] for field in ROUTING_FIELDS if field in data},
         None if envelope.audience is None else tuple(envelope.audience),
         envelope.created_at,
     )
-    takes_over = memory.person and memory.kinds.get(speaker) == "human" and speaker != memory.creator
-    if name and not takes_over:
-        memory = _fold_address(memory, message)
+    if name:
+        memory = _fold_contact(memory, message)
     return replace(memory, waiting=(*memory.waiting, message)) if _waits(memory, message, observer) else memory
 
 
-def _fold_address(memory: ConversationMemory, message: WaitingMessage) -> ConversationMemory:
-    """The conversation with the source of a message, which stays known if a later message names none."""
-    known, source = memory.addresses.get(message.sender, {}), text_field(message.data, SOURCE_FIELD)
-    if not source or known.get(message.transport) == source:
-        return replace(memory, contact=message)
-    addresses = {**memory.addresses, message.sender: {**known, message.transport: source}}
-    return replace(memory, contact=message, addresses=addresses)
+def _fold_contact(memory: ConversationMemory, message: WaitingMessage) -> ConversationMemory:
+    """The conversation with how a sender was reached last. Its source stays known if a later message names none."""
+    sender, source = message.sender, text_field(message.data, SOURCE_FIELD)
+    known = memory.addresses.get(sender, {})
+    if source and known.get(message.transport) != source:
+        memory = replace(memory, addresses={**memory.addresses, sender: {**known, message.transport: source}})
+    memory = replace(memory, contacts={**memory.contacts, sender: message})
+    by_staff = memory.kinds.get(sender) == "human" and sender != memory.creator
+    if not memory.person or by_staff:
+        return memory
+    switched = "" if memory.switched_for == sender else memory.switched
+    return replace(memory, contact=message, switched=switched)
 
 
 def _waits(memory: ConversationMemory, message: WaitingMessage, observer: str | None) -> bool:
@@ -319,7 +337,8 @@ def _take_up(memory: ConversationMemory, message_id: str) -> ConversationMemory:
     if taken is None:
         return memory
     rest = waiting[1:] if waiting[0] is taken else tuple(each for each in waiting if each is not taken)
-    switched = "" if taken.transport and taken.sequence > memory.switched_at else memory.switched
+    returns = taken.transport and taken.sender == memory.switched_for and taken.sequence > memory.switched_at
+    switched = "" if returns else memory.switched
     return replace(memory, waiting=rest, current=taken, hops=0, observed=False, switched=switched)
 
 

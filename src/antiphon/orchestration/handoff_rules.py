@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 
 from antiphon.core.envelope import Json, match_name, spelling_advice
 from antiphon.core.errors import RulesInvalid
-from antiphon.core.ruleset import Finding
+from antiphon.core.ruleset import ChannelRoster, Finding
 from antiphon.core.text import describe
 from antiphon.orchestration.conversation import ConversationPhase, ConversationState
 from antiphon.orchestration.plain_rules import (
@@ -137,6 +137,20 @@ def handoff_rule_findings(rules: HandoffRules, router: ConversationRouter) -> li
     return [Finding("error", code, message) for code, message in _rule_faults(rules, router)]
 
 
+def handoff_roster_findings(rules: HandoffRules, roster: ChannelRoster) -> Iterator[Finding]:
+    """Names in the rules that do not fit the participants of a channel. All findings are warnings."""
+    known = {*roster.kinds, HUMAN}
+    for alias, name in rules.agent_aliases.items():
+        if match_name(name, known) is None:
+            yield Finding("warning", "absent_agent", f"agent_aliases[{alias!r}]: {_absence_advice(name, roster)}")
+        hidden = match_name(alias, roster.kinds)
+        if hidden not in (None, name):
+            yield Finding("warning", "hidden_agent", _hidden_advice(alias, name, hidden))
+    for name in rules.phase_map:
+        if name not in known:
+            yield Finding("warning", "absent_agent", f"phase_map: {_absence_advice(name, roster)}")
+
+
 def check_handoff_rules(rules: HandoffRules, router: ConversationRouter) -> None:
     """Refuse, with `RulesInvalid`, rules with names that the router does not know."""
     faults = [found.message for found in handoff_rule_findings(rules, router)]
@@ -198,6 +212,8 @@ def _check_aliases(given: object) -> dict[str, str]:
     for key, target in _check_mapping(given, "agent_aliases").items():
         alias = check_short_text(key, "a key of agent_aliases", "a name for an agent", most=MAX_PHASE_CHARS).strip()
         found[alias] = _check_target(target, f"agent_aliases[{alias!r}]")
+        if alias.lower() == HUMAN != found[alias]:
+            raise RulesInvalid(f"agent_aliases[{alias!r}] is {found[alias]!r}; 'human' always stands for a person")
         other = spelled.setdefault(alias.lower(), alias)
         if found[other] != found[alias]:
             raise RulesInvalid(
@@ -226,6 +242,9 @@ def _rule_faults(rules: HandoffRules, router: ConversationRouter) -> Iterator[tu
     for alias, name in rules.agent_aliases.items():
         if name not in agents:
             yield "unknown_agent", f"agent_aliases[{alias!r}] is {name!r}, {_agent_advice(name, agents)}"
+        hidden = match_name(alias, agents)
+        if hidden not in (None, name):
+            yield "hidden_agent", _hidden_advice(alias, name, hidden)
     for name in rules.phase_map:
         if name not in agents:
             yield "unknown_agent", f"phase_map has the key {name!r}, {_agent_advice(name, agents)}"
@@ -246,6 +265,15 @@ def _phase_faults(rules: HandoffRules, usual: set[str]) -> Iterator[tuple[str, s
             yield "unknown_phase", f"allowed_transitions has the key {key!r}, {_phase_advice(key, usual)}"
         for phase in sorted(set(followers) - known):
             yield "unknown_phase", f"allowed_transitions[{key!r}] has {phase!r}, {_phase_advice(phase, known)}"
+
+
+def _hidden_advice(alias: str, name: str, hidden: str | None) -> str:
+    return f"agent_aliases[{alias!r}] is {name!r}, and hides {hidden!r}; give another alias"
+
+
+def _absence_advice(name: str, roster: ChannelRoster) -> str:
+    advice = spelling_advice(name, roster.kinds) or f"there are: {list_names(list(roster.kinds))}"
+    return f"{name!r} is not a participant; {advice}"
 
 
 def _agent_advice(name: str, agents: Collection[str]) -> str:

@@ -11,7 +11,6 @@ Rule 6: the observer gets a turn after each answer, before the next message, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace as with_fields
 from typing import ClassVar
 
@@ -30,10 +29,10 @@ from antiphon.core.conversation_events import (
 )
 from antiphon.core.envelope import HUB, NEVER, OPERATORS, Envelope, Json, add_seconds
 from antiphon.core.errors import RulesInvalid
-from antiphon.core.event_data import data_of, event_of
+from antiphon.core.event_data import Deny, data_of, event_of
 from antiphon.core.events import EV_PACKET, SPEECH_TYPES, FailedTurn, Packet, Routing
 from antiphon.core.guard import ALLOW, Change, Deadline, Verdict
-from antiphon.core.ruleset import ChannelRoster, Expectation, Finding, HandoffObjection, Seats, TurnEnd
+from antiphon.core.ruleset import ChannelRoster, Expectation, Finding, Seats, TurnEnd
 from antiphon.core.state import WAIT, AnsweredMessage, Assign, Decision, RelatedFact, RuleError, State, Wait
 from antiphon.core.text import describe
 from antiphon.guards.standard_guards import hop_limit_in
@@ -46,15 +45,14 @@ from antiphon.orchestration.conversation_memory import (
     reply_route,
 )
 from antiphon.orchestration.handoff_rules import (
+    HUMAN,
     HandoffRules,
     RefusedHandoff,
-    ResolvedHandoff,
-    handoff_targets,
-    resolve_handoff,
+    handoff_roster_findings,
 )
+from antiphon.orchestration.routed_handoffs import RoutedHandoffs
 from antiphon.orchestration.router import ConversationRouter
 
-HUMAN = "human"
 MAX_KEPT_REASON_CHARS = 1000
 """How much of a handoff's reason its move keeps: the state of a conversation holds the last fifty."""
 OUTBOX_LOOK_SECONDS = 5.0
@@ -86,11 +84,18 @@ class Routed:
         self.handoffs = RoutedHandoffs(self.rules, self.most_hops, self._observer)
 
     def evolve(self, memory: ConversationMemory, envelope: Envelope) -> ConversationMemory:
-        return fold_conversation(memory, envelope, first_phase=self.router.first_phase, observer=self._observer)
+        router = self.router
+        return fold_conversation(
+            memory,
+            envelope,
+            first_phase=router.first_phase,
+            observer=self._observer,
+            keep_texts=router.asks_predicates,
+        )
 
     def check(self, roster: ChannelRoster) -> list[Finding]:
-        """What is wrong with the router in the channel that is about to be opened."""
-        return self.router.check(roster)
+        """What is wrong with the rules in the channel that is about to be opened."""
+        return [*self.router.check(roster), *handoff_roster_findings(self.rules, roster)]
 
     def decide(self, memory: ConversationMemory, state: State, envelope: Envelope) -> Decision:
         """Route the next message once no turn is in progress; after a handoff, give the next agent its turn."""
@@ -112,6 +117,8 @@ class Routed:
         changed = self._shown_to_observer(state, draft)
         if draft.event_type in SPEECH_TYPES:
             if draft.event_type == EV_PACKET and state.participants.get(draft.sender_id) == "agent":
+                if _hands_over_meanwhile(state, draft):
+                    return Deny("not_expected_speaker", "another agent has the turn now; hand over when it has ended")
                 changed = self._with_resolved_handoff(memory, state, changed)
             changed = self._with_transport(memory, changed)
         return ALLOW if changed is draft else Change(changed)
@@ -179,7 +186,8 @@ class Routed:
             named = message.addressed_to
             hidden = message.audience is not None and named not in message.audience
             if state.participants.get(named) == "agent" and not hidden:
-                return Assign((named,), "addressed", answers=answers)
+                heard = self._observed(memory, message) if named == self._observer else answers
+                return Assign((named,), "addressed", answers=heard)
             return Wait(errors=(RuleError(None, f"the message is addressed to {named!r}, who is no agent here"),))
 
         def can_answer(name: str) -> bool:
@@ -209,11 +217,17 @@ class Routed:
         return self._observer is not None and state.participants.get(self._observer) == "agent"
 
     def _observation(self, memory: ConversationMemory, message: WaitingMessage) -> Assign:
-        """The observer's turn. What it says is for people other than the creator, and for operators."""
+        """The observer's turn about a message that was answered, or that no agent answers."""
         assert self._observer is not None, "without an observer nothing is observed"
-        audience = tuple(_staff_of(memory)) or (self._observer,)
-        answers = AnsweredMessage(message.envelope_id, message.sequence, audience)
-        return Assign((self._observer,), OBSERVES, answers=answers)
+        return Assign((self._observer,), OBSERVES, answers=self._observed(memory, message))
+
+    def _observed(self, memory: ConversationMemory, message: WaitingMessage) -> AnsweredMessage:
+        """A message for the observer. What it says is for people other than the creator, and for operators."""
+        hearers = _staff_of(memory)
+        if message.addressed_to == self._observer and message.audience is not None:
+            hearers = [name for name in (*message.audience, message.sender) if name != memory.creator]
+        audience = tuple(dict.fromkeys(hearers)) or (self._observer or "",)
+        return AnsweredMessage(message.envelope_id, message.sequence, audience)
 
     def _shown_to_observer(self, state: State, draft: Envelope) -> Envelope:
         observer, audience = self._observer, draft.audience
@@ -256,64 +270,15 @@ class Routed:
         return with_fields(draft, event_data=data)
 
 
-class RoutedHandoffs:
-    """The handoffs that the rules of one channel allow."""
-
-    def __init__(self, rules: HandoffRules, most: int, observer: str | None) -> None:
-        self._rules, self._most, self._observer = rules, most, observer
-        self._targets: dict[str, Sequence[str]] = {}
-
-    def targets(self, state: State, speaker: str) -> Sequence[str]:
-        """The names that the speaker may hand over to."""
-        known = self._targets.get(speaker)
-        if known is None:  # the participants of a channel never change
-            known = self._targets[speaker] = tuple(
-                handoff_targets(self._rules, self._reachable(state, speaker), speaker)
-            )
-        return known
-
-    def _reachable(self, state: State, speaker: str) -> Mapping[str, str]:
-        """The participants that a conversation can be handed over to, by kind: an observer that is an agent is none."""
-        if self._observer == speaker or state.participants.get(self._observer or "") != "agent":
-            return state.participants
-        return {name: kind for name, kind in state.participants.items() if name != self._observer}
-
-    def agents(self, state: State) -> list[str]:
-        """The agents that a conversation can be given to: all but the observer."""
-        return [name for name, kind in self._reachable(state, "").items() if kind == "agent"]
-
-    def objection(
-        self, memory: object, state: State, *, speaker: str, target: str, phase: str
-    ) -> HandoffObjection | None:
-        """Why the speaker cannot hand over to this target, into this phase; None if it can."""
-        assert isinstance(memory, ConversationMemory), "a routed channel remembers its conversation"
-        found = self.resolve(memory, state, speaker=speaker, target=target, phase=phase)
-        return HandoffObjection(found.reason, found.advice) if isinstance(found, RefusedHandoff) else None
-
-    def resolve(
-        self, memory: ConversationMemory, state: State, *, speaker: str, target: str, phase: str
-    ) -> ResolvedHandoff | RefusedHandoff:
-        """Where a handoff leads, or why it leads nowhere. Only people can be reached beyond the limit."""
-        found = resolve_handoff(
-            self._rules,
-            target,
-            phase or None,
-            kinds=self._reachable(state, speaker),
-            speaker=speaker,
-            conversation=memory.state,
-        )
-        if isinstance(found, ResolvedHandoff) and found.agent is not None and memory.person:
-            advice = "A person has this conversation now, and decides who continues; answer yourself."
-            return RefusedHandoff("target_not_found", advice)
-        if isinstance(found, ResolvedHandoff) and found.agent is not None and memory.hops >= self._most:
-            advice = f"There have been {memory.hops} handoffs for this message, the limit; answer yourself."
-            return RefusedHandoff(f"hop_limit:{self._most}", advice)
-        return found
-
-
 def _staff_of(memory: ConversationMemory) -> list[str]:
     """The people of the channel other than its creator."""
     return [name for name, kind in memory.kinds.items() if kind == HUMAN and name != memory.creator]
+
+
+def _hands_over_meanwhile(state: State, draft: Envelope) -> bool:
+    """Whether this is a handoff of an agent beside the turn of another one, which it must not take over."""
+    beside = bool(state.owed) and all(turn.speaker != draft.sender_id for turn in state.owed)
+    return beside and _packet_with_target(draft) is not None
 
 
 def _packet_with_target(envelope: Envelope) -> Packet | None:

@@ -144,7 +144,7 @@ class ConversationRouter:
     first_phase: str = FIRST_PHASE
     """The phase in which a conversation begins."""
     _ranked: tuple[tuple[int, RoutingRule], ...] = dataclasses.field(init=False, repr=False, compare=False)
-    _asks_predicates: bool = dataclasses.field(init=False, repr=False, compare=False)
+    asks_predicates: bool = dataclasses.field(init=False, repr=False, compare=False)
     """Whether code that is not ours is asked, which must not change what it is shown."""
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class ConversationRouter:
         object.__setattr__(self, "first_phase", check_phase(self.first_phase, "first_phase"))
         object.__setattr__(self, "rules", typed)
         object.__setattr__(self, "_ranked", tuple(sorted(enumerate(typed), key=lambda each: each[1].priority)))
-        object.__setattr__(self, "_asks_predicates", any(rule.conditions.custom is not None for rule in typed))
+        object.__setattr__(self, "asks_predicates", any(rule.conditions.custom is not None for rule in typed))
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class ConversationRouter:
         active = conversation.active_agent_id
         if active is not None and can_answer(active):
             return RouteChoice(active, reason=AFFINITY)
-        if self._asks_predicates:
+        if self.asks_predicates:
             envelope, state, conversation = _detached(envelope, state, conversation)
         errors: list[RuleError] = []
         for place, rule in self._ranked:

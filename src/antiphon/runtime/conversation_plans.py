@@ -24,9 +24,16 @@ from antiphon.core.state import State
 from antiphon.core.step import Admitted, hub_draft, record_all
 from antiphon.core.text import describe
 from antiphon.hub.live import LiveChannel
-from antiphon.orchestration.conversation import ConversationState, pending_transitions
+from antiphon.orchestration.conversation import MAX_PHASE_HISTORY, ConversationState, pending_transitions
 from antiphon.orchestration.conversation_memory import ConversationMemory
+from antiphon.runtime.conversation_defaults import ROUTED
 from antiphon.runtime.core import HubCore
+
+
+def conversation_in(live: LiveChannel) -> ConversationMemory | None:
+    """What a routed channel remembers; None for one of another type, and for one that was erased."""
+    memory = live.ruleset.adapter_memory(live.fold)
+    return memory if isinstance(memory, ConversationMemory) else None
 
 
 def conversation_memory(live: LiveChannel) -> ConversationMemory:
@@ -36,10 +43,12 @@ def conversation_memory(live: LiveChannel) -> ConversationMemory:
 
 def _memory_of(ruleset: Ruleset, fold: Fold) -> ConversationMemory:
     memory = ruleset.adapter_memory(fold)
-    if not isinstance(memory, ConversationMemory):
-        kind = fold.state.type or "damaged"
-        raise UsageError(f"a channel of type {kind!r} has no conversation state; open it with type='routed'")
-    return memory
+    if isinstance(memory, ConversationMemory):
+        return memory
+    kind = fold.state.type or "damaged"
+    if kind == ROUTED:
+        raise UsageError("this conversation was erased; its state is gone with what was said")
+    raise UsageError(f"a channel of type {kind!r} has no conversation state; open it with type='routed'")
 
 
 class MoveConversation(msgspec.Struct, frozen=True):
@@ -56,31 +65,28 @@ class MoveConversation(msgspec.Struct, frozen=True):
             return denial
         moves = pending_transitions(memory.state, wanted)
         if moves is None:
-            return Deny("conflict", "the conversation has moved since this state was read; read it again")
+            return Deny("conflict", _conflict(memory.state, wanted))
         same_context = same_json(memory.state.context, wanted.context)
         if not moves and same_context:
             return None
         drafts: list[Envelope] = []
-        person = memory.person
+        held = bool(memory.person)
         for number, move in enumerate(moves):
             agent, last = move.to_agent, number == len(moves) - 1
             if agent is not None and agent not in _answering_agents(ruleset, channel):
-                known = ", ".join(_answering_agents(ruleset, channel))
-                return Deny("target_not_found", f"{agent!r} is no agent that answers here; there are: {known}")
-            if agent is not None and person:
+                return _unknown_agent(agent, ruleset, channel)
+            if agent is not None and held:
                 refused = _denial_of_release(memory, channel, self.by)
                 if refused is not None:
                     return refused
-                person = ""
-            moved = ConversationMoved(
-                move.from_phase, move.to_phase, move.from_agent, agent, move.reason, by=self.by, person=person
-            )
+                held = False
+            moved = ConversationMoved(move.from_phase, move.to_phase, move.from_agent, agent, move.reason, by=self.by)
             if last and not same_context:
                 moved = msgspec.structs.replace(moved, context=wanted.context)
             drafts.append(hub_draft(EV_CONVERSATION_MOVED, data_of(moved)))
         if not moves:
             phase, agent = memory.state.phase, memory.state.active_agent_id
-            noted = ConversationMoved(phase, phase, agent, agent, "context", by=self.by, person=person, noted=True)
+            noted = ConversationMoved(phase, phase, agent, agent, "context", by=self.by, noted=True)
             noted = msgspec.structs.replace(noted, context=wanted.context)
             drafts.append(hub_draft(EV_CONVERSATION_MOVED, data_of(noted)))
         return record_all(fold, drafts, ruleset=ruleset, at=at, new_id=self.new_id)
@@ -102,10 +108,11 @@ class ReleaseConversation(msgspec.Struct, frozen=True):
         if denial is None and not self.operator:
             denial = _denial_of_release(memory, channel, self.by)
         if denial is None and self.to is not None and self.to not in _answering_agents(ruleset, channel):
-            denial = Deny("target_not_found", f"{describe(self.to)} is no agent that answers here")
+            denial = _unknown_agent(self.to, ruleset, channel)
         if denial is not None:
             return denial
-        draft = hub_draft(EV_CONVERSATION_RELEASED, data_of(ConversationReleased(self.by, self.to)))
+        released = ConversationReleased(self.by, self.to, memory.person, memory.state.phase)
+        draft = hub_draft(EV_CONVERSATION_RELEASED, data_of(released))
         return record_all(fold, [draft], ruleset=ruleset, at=at, new_id=self.new_id)
 
 
@@ -114,6 +121,18 @@ def _answering_agents(ruleset: Ruleset, channel: State) -> list[str]:
     handoffs = ruleset.traits.handoffs
     assert handoffs is not None, "a routed channel has handoffs"
     return handoffs.agents(channel)
+
+
+def _conflict(current: ConversationState, wanted: ConversationState) -> str:
+    ahead = wanted.revision - current.revision
+    if ahead > MAX_PHASE_HISTORY:
+        return f"the state is {ahead} transitions ahead; record it after {MAX_PHASE_HISTORY} at most"
+    return "the conversation has moved since this state was read; read it again"
+
+
+def _unknown_agent(name: str, ruleset: Ruleset, channel: State) -> Deny:
+    known = ", ".join(_answering_agents(ruleset, channel))
+    return Deny("target_not_found", f"{describe(name)} is no agent that answers here; there are: {known}")
 
 
 def _denial_of_writer(channel: State, by: str) -> Deny | None:

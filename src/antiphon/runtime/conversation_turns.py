@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from antiphon.agents.call_results import NO_USAGE, Usage
-from antiphon.core.conversation_events import ConversationMoved, ConversationUnrouted
+from antiphon.core.conversation_events import ConversationMoved, ConversationReleased, ConversationUnrouted
 from antiphon.core.envelope import Envelope
 from antiphon.core.event_data import event_of
 from antiphon.core.events import ChannelClosed, Event, Packet, Text, TurnAssigned
@@ -126,6 +126,9 @@ class ConversationTurns:
                 return self._held_events(event)
             case ConversationMoved() if self._turn is None and not self._is_addressed():
                 return self._held_events(event)
+            case ConversationReleased(person=person) if self._turn is None and person:
+                self.person = person  # who had it when the message was said, for a message that is repeated later
+                return []
             case ConversationUnrouted(message=message) if self._is_message(message):
                 self.unrouted = True
                 return [self._finish(self._last_final)]

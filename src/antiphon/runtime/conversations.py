@@ -33,7 +33,7 @@ D = TypeVar("D", bound=Declaration)
 
 def get_conversation_state(channel: Channel) -> ConversationState:
     """The state of a routed conversation as its log leaves it now. A copy: changing it changes nothing."""
-    state = conversation_memory(channel._live).state
+    state = conversation_memory(_check_channel(channel)._live).state
     return msgspec.structs.replace(state, context=copy_json(state.context))
 
 
@@ -42,9 +42,11 @@ async def set_conversation_state(channel: Channel, state: ConversationState) -> 
 
     `Denied` with the reason `conflict` if the conversation has moved since the state was read. Agents may not.
     """
+    _check_channel(channel)
     if not isinstance(state, ConversationState):
         raise UsageError(f"state is {describe(state)}; give what get_conversation_state gave, after a transition")
     check_encodable(state.context, "context")
+    state.check()
     for move in state.phase_history:
         advice = f"a text of up to {MAX_REASON_CHARS} characters"
         check_text_argument(move.reason, "reason", advice, most=MAX_REASON_CHARS)
@@ -52,6 +54,12 @@ async def set_conversation_state(channel: Channel, state: ConversationState) -> 
     conversation_memory(live)
     await submit_conversation_plan(core, live, MoveConversation(state, by, core.new_id), by=by)
     return get_conversation_state(channel)
+
+
+def _check_channel(channel: object) -> Channel:
+    if not isinstance(channel, Channel):
+        raise UsageError(f"channel is {describe(channel)}; give what participant.open or participant.channel returned")
+    return channel
 
 
 class HandoffHandler:
@@ -68,10 +76,11 @@ class HandoffHandler:
     ) -> None:
         if not isinstance(router, ConversationRouter):
             raise UsageError(f"router is {describe(router)}; give a ConversationRouter, or pipeline.to_router()")
-        given: Json = {"agent_aliases": dict(agent_aliases or {}), "phase_map": dict(phase_map or {})}
-        if allowed_transitions is not None:
-            given["allowed_transitions"] = {phase: sorted(to) for phase, to in allowed_transitions.items()}
-        self.router, self.rules = router, HandoffRules.loads(given)
+        if hub is not None and not isinstance(hub, Hub):
+            raise UsageError(f"hub is {describe(hub)}; give an open Hub, or leave it out")
+        aliases, phases = ({} if given is None else given for given in (agent_aliases, phase_map))
+        self.router = router
+        self.rules = HandoffRules(aliases, phases, allowed_transitions)  # type: ignore[arg-type]  # it checks them
         check_handoff_rules(self.rules, router)
         if hub is not None:
             hub.core.conversation_defaults.add_handler(router.to_dict(), self.to_dict())

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.turn_channel import Delegates
-from antiphon.core.envelope import Instant, add_seconds
+from antiphon.core.envelope import Envelope, Instant, add_seconds
 from antiphon.core.errors import StoreError, StoreGone
 from antiphon.core.state import State
 from antiphon.core.step import pending_turns
@@ -50,6 +50,8 @@ class Dispatch:
         self._found = asyncio.Event()
         self._sync_lock = asyncio.Lock()
         """Two that look at one channel would each forget what the other has submitted."""
+        self._unknown: set[str] = set()
+        """Channels whose rules could not be made, perhaps because a function is not registered yet."""
         self._submitted: dict[str, set[JobRef]] = {}
         self.delegates: Delegates | None = None
         """What stops the tasks of turns that have ended."""
@@ -59,6 +61,18 @@ class Dispatch:
         if self._engine is not None:
             self._changed[channel_id] = None
             self._wake.set()
+
+    def _retry_when_recorded(self, channel_id: str) -> None:
+        """Look again at a channel whose rules cannot be made when they could: something is recorded in it."""
+        watchers = self._channels.deps.on_recorded
+        if self._recorded not in watchers:
+            watchers.append(self._recorded)
+        self._unknown.add(channel_id)
+
+    def _recorded(self, channel_id: str, batch: list[Envelope]) -> None:
+        if channel_id in self._unknown:
+            self._unknown.remove(channel_id)
+            self.turns_changed(channel_id)
 
     def waited_until(self, channel_id: str, now: Instant) -> Instant:
         """Until when a turn of this channel has waited for others that were resumed before it; `NEVER` if for none."""
@@ -142,6 +156,7 @@ class Dispatch:
             return None
         except Exception as error:  # one channel whose rules fail stops no other
             logger.error("what channel %s is owed cannot be known: %s", channel_id, describe_error(error))
+            self._retry_when_recorded(channel_id)
             return State(channel_id)
 
     def _owed_jobs(self, state: State) -> set[JobRef]:

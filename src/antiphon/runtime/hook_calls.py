@@ -22,7 +22,11 @@ from inspect import isawaitable
 import msgspec
 
 from antiphon.core.codec import copy_json
-from antiphon.core.conversation_events import EV_CONVERSATION_MOVED, EV_CONVERSATION_REFUSED
+from antiphon.core.conversation_events import (
+    EV_CONVERSATION_MOVED,
+    EV_CONVERSATION_REFUSED,
+    EV_CONVERSATION_RELEASED,
+)
 from antiphon.core.envelope import HUB, OPERATORS, Envelope, IdSource, Json
 from antiphon.core.errors import AntiphonError, UsageError
 from antiphon.core.event_data import Deny, check_draft, mark_original
@@ -185,7 +189,7 @@ class Hooks:
         for hook in self._by_trigger[HookTrigger.BEFORE_BROADCAST]:
             match await self._call(hook, channel_id, draft):
                 case HookResult(action="block", text=reason):
-                    return ScreenedDraft(Deny("blocked", reason), failures)
+                    return ScreenedDraft(Deny(BLOCKED, reason), failures)
                 case HookResult(action="modify", text=text):
                     draft = _with_text(draft, text)
                     denial = check_draft(draft)
@@ -194,7 +198,7 @@ class Hooks:
                 case HookFailure() as failure:
                     failures.append(failure)
                     if hook.required:
-                        return ScreenedDraft(Deny("blocked", f"the required hook {hook.name!r} failed"), failures)
+                        return ScreenedDraft(Deny(BLOCKED, f"the required hook {hook.name!r} failed"), failures)
                 case _:
                     pass
         return ScreenedDraft(draft, failures)
@@ -252,9 +256,18 @@ def _event_for(hook: RegisteredHook, channel_id: str, envelope: Envelope) -> Hoo
     data = copy_json(envelope.event_data)
     audience = None if envelope.audience is None else list(envelope.audience)
     shown = replace(envelope, channel_id=channel_id, audience=audience, event_data=data)
-    # The log leaves out an empty summary; a hook finds all fields that its trigger promises.
-    given = {"summary": "", **data} if envelope.event_type == EV_CONVERSATION_MOVED else data
-    return HookEvent(hook.trigger, channel_id, shown, given)
+    return HookEvent(hook.trigger, channel_id, shown, _promised_fields(envelope.event_type, data))
+
+
+def _promised_fields(event_type: str, data: Json) -> Json:
+    """The data with all fields that the trigger promises: of a release, those of the handoff that it is."""
+    if event_type == EV_CONVERSATION_MOVED:
+        return {"summary": "", **data}
+    if event_type == EV_CONVERSATION_RELEASED:
+        phase = data.get("phase", "")
+        moved: Json = {"from_agent": None, "to_agent": data.get("to"), "from_phase": phase, "to_phase": phase}
+        return {"by": data.get("by"), **moved, "reason": "released", "summary": ""}
+    return data
 
 
 def _result_error(hook: RegisteredHook, result: object) -> str:
@@ -310,5 +323,8 @@ def _triggers_of(envelope: Envelope) -> Iterator[HookTrigger]:
             yield HookTrigger.ON_HANDOFF
         if data.get("from_phase") != data.get("to_phase"):
             yield HookTrigger.ON_PHASE_TRANSITION
+    elif envelope.event_type == EV_CONVERSATION_RELEASED:
+        if data.get("to") is not None:
+            yield HookTrigger.ON_HANDOFF
     elif envelope.event_type == EV_CONVERSATION_REFUSED:
         yield HookTrigger.ON_HANDOFF_REJECTED

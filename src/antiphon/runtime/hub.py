@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, TypeVar, Unpack, cast, get_args, runtime_checkable
+from typing import TypeVar, Unpack, cast, get_args
 
 import msgspec
 
 from antiphon.agents.declaration import Declaration
-from antiphon.core.envelope import HUB, Envelope, Json, check_name
+from antiphon.core.envelope import HUB, Envelope, check_name
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.state import ChannelStatus
 from antiphon.core.text import describe
@@ -18,6 +18,7 @@ from antiphon.engines.engine import DEFAULT_RESUME_LIMIT, Engine, ResumeLimit
 from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.feed import Signal
 from antiphon.hub.known_secrets import KNOWN_SECRETS
+from antiphon.orchestration.router import RouterHook
 from antiphon.runtime.approvals import Approval, approvals_of
 from antiphon.runtime.arguments import check_cursor, private_copy
 from antiphon.runtime.channel import EnvelopeBuilder
@@ -83,11 +84,6 @@ async def erase(hub: Hub, channel_id: str, *, by: str = HUB) -> Erasure:
     return await erase_channel(hub.core, channel_id, by=by)
 
 
-@runtime_checkable
-class _RouterLike(Protocol):
-    def to_dict(self) -> Json: ...
-
-
 def hook(
     hub: Hub,
     trigger: HookTrigger,
@@ -109,11 +105,10 @@ def hook(
     options.check()
 
     def register(function: F) -> F:
-        router = getattr(function, "router", None)
-        if isinstance(router, _RouterLike):
+        if isinstance(function, RouterHook):
             if trigger is not HookTrigger.BEFORE_BROADCAST:
                 raise UsageError(f"a router cannot be a hook for {trigger.name}; use HookTrigger.BEFORE_BROADCAST")
-            core.conversation_defaults.router = router.to_dict()
+            core.conversation_defaults.router = function.router.to_dict()
         else:
             core.hooks.add(options.registered(function))
         return function

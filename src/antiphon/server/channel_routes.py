@@ -24,8 +24,7 @@ from antiphon.core.views import envelope_for_participants
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.channel import Channel, SendOptions
 from antiphon.runtime.channel_lifecycle import Erasure
-from antiphon.runtime.conversation_defaults import ROUTED
-from antiphon.runtime.conversation_plans import conversation_memory, release_conversation
+from antiphon.runtime.conversation_plans import conversation_in, release_conversation
 from antiphon.runtime.participant import Participant, ensure_person_registered
 from antiphon.runtime.subscriptions import follow_channel
 from antiphon.server.agent_routes import LAST_ID_HEADER, SEQUENCE_PATTERN, make_stream
@@ -106,7 +105,7 @@ async def show_channel(ctx: RequestContext) -> ChannelState:
 
 
 def _shown_channel(live: LiveChannel) -> ChannelState:
-    return channel_state_of(live.state, conversation_memory(live) if live.state.type == ROUTED else None)
+    return channel_state_of(live.state, conversation_in(live))
 
 
 def _widest_view(ctx: RequestContext) -> str:
