@@ -22,7 +22,9 @@ from antiphon import (
     set_conversation_state,
     tool,
 )
+from antiphon.core.conversation_events import EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE
 from antiphon.core.envelope import Json
+from antiphon.core.errors import TransportRefused
 from tests.support.conversation_desk import (
     MOVED,
     REFUSED,
@@ -53,6 +55,8 @@ def connected(desk: Desk, *names: str) -> list[tuple[str, str, str]]:
     left: list[tuple[str, str, str]] = []
 
     async def send(reply: OutboundReply) -> None:
+        if "refuse" in reply.text:
+            raise TransportRefused("no such number")
         left.append((reply.transport, reply.recipient, reply.text))
 
     for name in names:
@@ -265,7 +269,66 @@ async def test_a_fork_at_a_hold_is_held_until_its_own_release(desk: Desk) -> Non
     assert await talk.ask("and now?") == [("triage", "Back.")]
 
 
+async def test_a_fork_routes_no_message_again_that_no_agent_answered(desk: Desk) -> None:
+    await desk.echoes("triage")
+    talk = await desk.open(ConversationRouter([rule("triage", intents={"t"})]), "triage")
+    await talk.ask("M1")
+    said = await talk.say("M2")
+    copy = await desk.again((await talk.channel.fork(at=(await talk.log())[-1].sequence)).channel_id)
+    texts_of_copy = await copy.log(EV_TEXT)
+    assert await copy.facts(UNROUTED) == [{"message": each.envelope_id} for each in texts_of_copy]
+    assert said.envelope_id not in {each.envelope_id for each in texts_of_copy}
+    assert [each.causation_id for each in await copy.log(UNROUTED)] == [each.envelope_id for each in texts_of_copy]
+    state = copy.state.transition(to_phase="handling", to_agent="triage")
+    await set_conversation_state(copy.channel, state)
+    assert await copy.ask("M3") == [("triage", "triage on M3")]
+    assert await copy.answers() == [("triage", "triage on M3")], "M1 and M2 wait no longer"
+
+
+async def test_a_fork_delivers_no_reply_again(desk: Desk) -> None:
+    """What has left, and what was refused for good, is recorded of the copied replies."""
+    left = connected(desk, "sms")
+    await desk.agent("triage", "One.", "I refuse.", "Three.", "Four.")
+    talk = await desk.open(TO_TRIAGE, "triage")
+    for text in ("M1", "M2", "M3"):
+        await talk.ask(text, transport="sms", source="+49")
+        await all_done()
+    copy = await desk.again((await talk.channel.fork(at=(await talk.log())[-1].sequence)).channel_id)
+    await all_done()
+    replies = [each.envelope_id for each in await copy.log(EV_PACKET)]
+    facts = await copy.log(EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE)
+    assert [each.event_data["reply"] for each in facts] == [each.causation_id for each in facts] == replies
+    assert not {*replies} & {each.envelope_id for each in await talk.log()}
+    assert [text for _, _, text in left] == ["One.", "Three."]
+    await copy.ask("M4", transport="sms", source="+49")
+    await all_done()
+    assert [text for _, _, text in left] == ["One.", "Three.", "Four."]
+
+
 # Refused
+
+
+async def test_a_handoff_beside_the_turn_of_another_agent_is_refused(desk: Desk) -> None:
+    """What an agent says beside is heard. A handoff would take the conversation from the agent that answers."""
+    slow = Slow("Done.")
+    await desk.agent("triage", slow)
+    await desk.echoes("billing", "support")
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", "support", "dana")
+    await talk.say("hi")
+    await slow.begun()
+    beside = await talk.held_by("billing")
+    for target in ("support", "dana", "human", "nobody"):
+        with pytest.raises(Denied) as refused:
+            await beside.post(EV_PACKET, {"body": "Mine.", "routing": {"target": target}})
+        assert refused.value.reason == "not_expected_speaker", target
+    await beside.post(EV_PACKET, {"body": "A remark."})
+    slow.go_on()
+    await talk.settled()
+    assert await talk.answers() == [("billing", "A remark."), ("triage", "Done.")]
+    assert await talk.log(MOVED, REFUSED) == []
+    await beside.post(EV_PACKET, {"body": "Mine.", "routing": {"target": "support"}})
+    await talk.settled()
+    assert talk.state.active_agent_id == "support", "nothing is in progress"
 
 
 async def test_a_refused_handoff_of_a_tool_that_may_not_run_twice(desk: Desk) -> None:

@@ -313,6 +313,19 @@ async def test_only_other_agents_and_people_can_be_handed_to(desk: Desk, target:
     assert await refusals(talk) == [("triage", target, "target_not_found")]
 
 
+@pytest.mark.parametrize("target", ["eva", "Eva", "customer"])
+async def test_the_person_who_is_helped_is_no_target(desk: Desk, target: str) -> None:
+    """A hold by the customer would leave the conversation to be answered by no one."""
+    await desk.join("eva:human")
+    model = await desk.agent("triage", hand_over(target), hand_over("human"))
+    aliases = {"agent_aliases": {"customer": "eva", "people": "human"}}
+    talk = await desk.open(TO_TRIAGE, "triage", "dana", creator="eva", handoff=aliases)
+    assert await talk.ask("hi", by="eva") == []
+    assert await refusals(talk) == [("triage", target, "target_not_found")]
+    assert "Possible targets: people, human." in model.requests[1].exchange[-1].text
+    assert [each["person"] for each in await talk.facts(MOVED)] == ["human"]
+
+
 async def test_a_transition_that_is_not_allowed_is_refused(desk: Desk) -> None:
     model = await desk.agent("triage", hand_over("support"), hand_over("billing", next_phase="resolution"), "I go on.")
     await desk.echoes("billing", "support")
@@ -452,6 +465,40 @@ def test_the_rules_of_a_handler_are_plain_data() -> None:
         "phase_map": {"triage": "intake", "billing": "handling", "support": "resolution"},
         "allowed_transitions": {"intake": ["handling"], "handling": ["intake", "resolution"], "resolution": []},
     }
+
+
+async def test_names_that_do_not_fit_the_channel_are_warned_of(desk: Desk) -> None:
+    """The rules hold all the same."""
+    await desk.agent("triage", hand_over("dana"))
+    await desk.echoes("billing")
+    rules = {
+        "agent_aliases": {"Billing": "billing", "money": "biling", "dana": "billing", "cash": "Billing"},
+        "phase_map": {"human": "escalation", "sales": "handling"},
+    }
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", "dana", handoff=rules)
+    assert await talk.warnings() == [
+        (
+            "absent_agent",
+            "agent_aliases['money']: 'biling' is not a participant; there are: ann, triage, billing, dana",
+        ),
+        ("hidden_agent", "agent_aliases['dana'] is 'billing', and hides 'dana'; give another alias"),
+        ("absent_agent", "phase_map: 'sales' is not a participant; there are: ann, triage, billing, dana"),
+    ]
+    assert await talk.ask("hi") == [("billing", "billing on hi")]
+
+
+async def test_rules_that_fit_the_channel_are_not_warned_of(desk: Desk) -> None:
+    await desk.echoes("triage", "billing")
+    rules = {"agent_aliases": {"money": "Billing", "boss": "human"}, "phase_map": {"billing": "handling"}}
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", handoff=rules)
+    assert await talk.warnings() == []
+
+
+async def test_an_alias_takes_no_person_the_name_human(desk: Desk) -> None:
+    await desk.echoes("triage", "billing")
+    for alias in ("human", "Human", " HUMAN "):
+        with pytest.raises(RulesInvalid, match="'human' always stands for a person"):
+            await desk.open(TO_TRIAGE, "triage", "billing", handoff={"agent_aliases": {alias: "billing"}})
 
 
 async def test_a_handler_that_a_hub_knows_holds_for_channels_of_its_router(desk: Desk) -> None:

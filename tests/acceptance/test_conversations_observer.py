@@ -21,6 +21,7 @@ from antiphon import (
 from tests.support.conversation_desk import (
     FAILED,
     MOVED,
+    REFUSED,
     UNROUTED,
     Conversation,
     Desk,
@@ -178,11 +179,58 @@ async def test_it_hears_private_words(desk: Desk) -> None:
     private = await talk.say("Just you.", audience=["triage"])
     await talk.settled()
     assert private.audience == ["triage", "watch"]
+    assert [each.audience for each in await talk.log(EV_PACKET)] == [["triage", "watch", "ann"], ["dana"]]
     await talk.say("Among us.", audience=["dana"])
     await talk.ask("Hello.")
     assert texts(model.requests[0]) == ["ann: Just you.", "triage: triage on Just you."]
     assert "ann: Among us." in texts(model.requests[-1])
     assert ("ann", "Among us.") not in await talk.seen_by("triage")
+
+
+# Addressed
+
+
+async def test_what_it_answers_when_it_is_addressed_is_for_staff(desk: Desk) -> None:
+    model = await desk.agent("watch", "To staff alone.", "Seen.")
+    talk = await desk.open(WATCHED, "triage", "billing", "watch", "dana", "emil", "code")
+    await talk.ask("What do you think?", addressed_to="watch", transport="sms", source="+4930")
+    [packet] = await talk.log(EV_PACKET)
+    assert (packet.sender_id, packet.audience) == ("watch", ["dana", "emil"])
+    assert "recipient" not in packet.event_data
+    assert ("watch", "To staff alone.") not in await talk.seen_by("ann")
+    assert await talk.assigned() == [("watch", "addressed")], "it is not run again about its own answer"
+    assert await talk.ask("one") == [("triage", "triage on one"), ("watch", "Seen.")]
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("by", "audience", "hearers"),
+    [
+        ("dana", ["watch"], ["watch", "dana"]),
+        ("dana", ["watch", "emil"], ["watch", "emil", "dana"]),
+        ("dana", ["watch", "ann"], ["watch", "dana"]),
+        ("dana", ["watch", "triage"], ["watch", "triage", "dana"]),
+        ("ann", ["watch"], ["watch"]),
+    ],
+)
+async def test_a_private_word_to_it_is_answered_to_those_who_heard_it(
+    desk: Desk, by: str, audience: list[str], hearers: list[str]
+) -> None:
+    await desk.agent("watch", "Between us.")
+    talk = await desk.open(WATCHED, "triage", "billing", "watch", "dana", "emil")
+    assert await talk.ask("In private.", by=by, audience=audience, addressed_to="watch") == [("watch", "Between us.")]
+    [packet] = await talk.log(EV_PACKET)
+    assert packet.audience == hearers
+    seen = {name for name in ("ann", "dana", "emil", "triage") if ("watch", "Between us.") in await talk.seen_by(name)}
+    assert seen == {*hearers} - {"watch"}
+
+
+async def test_without_staff_what_it_answers_is_for_operators(desk: Desk) -> None:
+    await desk.agent("watch", "To operators.")
+    talk = await desk.open(WATCHED, "triage", "billing", "watch", "code")
+    assert await talk.ask("What do you think?", addressed_to="watch") == [("watch", "To operators.")]
+    for name in ("ann", "code", "triage"):
+        assert await talk.seen_by(name) == [("ann", "What do you think?")]
 
 
 # What it may do
@@ -206,6 +254,19 @@ async def test_it_gives_the_conversation_to_a_person(desk: Desk) -> None:
     assert await talk.ask("two") == []
     await talk.release("dana", to="billing")
     assert (await talk.ask("three"))[0] == ("billing", "billing on three")
+
+
+async def test_no_agent_hands_the_conversation_to_it(desk: Desk) -> None:
+    triage = await desk.agent("pat", hand_over("watch"), hand_over("eye"), "I go on.")
+    await desk.agent("watch", "Seen.")
+    router = ConversationRouter(default_agent_id="pat", supervisor_id="watch")
+    talk = await desk.open(router, "pat", "billing", "watch", handoff={"agent_aliases": {"eye": "watch"}})
+    assert await talk.ask("one") == [("pat", "I go on."), ("watch", "Seen.")]
+    assert [(each["target"], each["reason"]) for each in await talk.facts(REFUSED)] == [
+        ("watch", "target_not_found"),
+        ("eye", "target_not_found"),
+    ]
+    assert "Possible targets: billing, human." in triage.requests[1].exchange[-1].text
 
 
 async def test_it_closes_the_conversation(desk: Desk) -> None:

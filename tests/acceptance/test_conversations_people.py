@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon import ConversationRouter, Denied, UsageError, get_conversation_state, set_conversation_state
 from tests.support.conversation_desk import (
@@ -261,6 +262,60 @@ async def test_a_phase_can_change_during_a_hold(desk: Desk) -> None:
     await set_conversation_state(talk.channel, talk.state.transition(to_phase="escalation"))
     assert talk.state.phase == "escalation"
     assert await talk.ask("hi") == [], "the person has it still"
+    given, changed = await talk.facts(MOVED)
+    assert (given["person"], "person" in changed) == ("human", False), "a change of phase gives it to no person anew"
+    await talk.release("dana")
+    [released] = await talk.facts(RELEASED)
+    assert (released["person"], released["phase"]) == ("human", "escalation")
+    assert await talk.ask("and now?") == [("triage", "Back with triage.")]
+
+
+async def test_notes_can_be_taken_during_a_hold(desk: Desk) -> None:
+    talk = await held(desk, "dana", target="dana")
+    await set_conversation_state(talk.channel, replace(talk.state, context={"account": 7}))
+    assert (talk.state.context, await talk.ask("hi")) == ({"account": 7}, [])
+    await talk.release("dana")
+    assert [(each["person"], each["to"]) for each in await talk.facts(RELEASED)] == [("dana", None)]
+
+
+async def test_a_phase_and_then_an_agent_end_a_hold(desk: Desk) -> None:
+    """Two transitions that are recorded together: the first leaves it with the person, the second does not."""
+    talk = await held(desk, "dana", "code")
+    channel = await talk.held_by("dana")
+    state = talk.state.transition(to_phase="handling").transition(to_phase="resolution", to_agent="billing")
+    await set_conversation_state(channel, state)
+    assert [each.event_type for each in talk.batches()[-1]] == [MOVED, MOVED]
+    assert await talk.ask("hi") == [("billing", "billing on hi")]
+    assert (await talk.say("Dana again.", by="dana", transport="console")).event_data == {
+        "text": "Dana again.",
+        "transport": "console",
+    }, "what she says is a message to agents"
+    await talk.settled()
+
+
+async def test_a_hold_lasts_when_an_agent_gives_it_to_another_person(desk: Desk) -> None:
+    await desk.agent("triage", hand_over("dana"), hand_over("emil"))
+    talk = await desk.open(TO_TRIAGE, "triage", "dana", "emil", creator="code")
+    await talk.ask("help", by="code", transport="sms", source="+4930")
+    await talk.ask("Emil knows this.", by="dana", addressed_to="triage")
+    assert [each["person"] for each in await talk.facts(MOVED)] == ["dana", "emil"]
+    for by in ("dana", "emil"):
+        assert (await talk.say("Hello.", by=by)).event_data["recipient"] == "+4930", by
+    await talk.release("dana")
+    assert [each["person"] for each in await talk.facts(RELEASED)] == ["emil"]
+
+
+async def test_staff_can_take_a_conversation_over(desk: Desk) -> None:
+    """A hold that staff has asked for is about the customer, who may have written long ago."""
+    await desk.join("kiosk")
+    await desk.agent("triage", "Welcome.", "Welcome.", hand_over("human"))
+    talk = await desk.open(TO_TRIAGE, "triage", "dana", "emil", "kiosk", creator="code")
+    await talk.ask("hi", by="kiosk", transport="fax", source="+4989")
+    await talk.ask("help", by="code", transport="sms", source="+4930")
+    await talk.ask("Give it to me.", by="dana", transport="console", source="desk 4")
+    for by in ("dana", "emil"):
+        said = (await talk.say("Hello.", by=by)).event_data
+        assert (said["transport"], said["recipient"]) == ("sms", "+4930"), by
 
 
 # What people say

@@ -18,12 +18,14 @@ from antiphon import (
     set_conversation_state,
 )
 from antiphon.orchestration.predicates import PREDICATES
+from antiphon.runtime.conversation_plans import conversation_memory
 from tests.support.conversation_desk import (
     RULE_FAILED,
     TO_TRIAGE,
     UNROUTED,
     Conversation,
     Desk,
+    Slow,
     a_desk,
     hand_over,
     own_predicates,
@@ -230,6 +232,37 @@ async def test_a_predicate_that_fails_does_not_match_and_is_recorded(desk: Desk,
     assert (failed.event_data["rule"], failed.causation_id, failed.audience) == (0, said.envelope_id, ["hub:operators"])
     assert error in str(failed.event_data["error"])
     assert await answered_by(talk, intent="help") == "support", "later rules are read"
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_waiting_message_keeps_its_words_for_predicates_alone(desk: Desk, asks: bool) -> None:
+    shown: list[tuple[str, object]] = []
+
+    @register_predicate
+    def is_billing(event: Envelope, context: State, state: ConversationState) -> bool:
+        shown.append((event.sender_id, event.event_data))
+        return event.event_data.get("text") == "three"
+
+    slow = Slow("One.")
+    await desk.agent("pat", slow, by="order")
+    billing = [rule("billing", custom=is_billing)] if asks else [rule("billing", intents={"i"})]
+    talk = await desk.open(ConversationRouter(billing, "support"), *TEAM, "pat", "dana")
+    await talk.say("one", addressed_to="pat")
+    await slow.begun()
+    routed = {"transport": "sms", "source": "+4930", "intent": "i", "addressed_to": "billing"}
+    await talk.say("two", **routed)
+    await talk.say("three", by="dana", audience=["billing", "ann"])
+    await talk.say("four", set={"vip": True})
+    two, three, four = conversation_memory(talk.channel._live).waiting
+    said = [{"text": "two"}, {"text": "three"}, {"text": "four", "set": {"vip": True}}] if asks else [{}, {}, {}]
+    assert [two.data, three.data, four.data] == [{**said[0], **routed}, said[1], said[2]]
+    assert (three.sender, three.audience) == ("dana", ("billing", "ann"))
+    slow.go_on()
+    await talk.settled()
+    last = ("support", "support on four")
+    third = [("billing", "billing on three")] if asks else []
+    assert await talk.answers() == [("pat", "One."), ("billing", "billing on two"), *third, last]
+    assert shown == ([("dana", said[1]), ("ann", said[2])] if asks else [])
 
 
 async def test_a_predicate_that_changes_what_it_is_shown_changes_nothing(desk: Desk) -> None:

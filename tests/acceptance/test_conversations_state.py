@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from antiphon import (
@@ -225,6 +226,25 @@ async def test_only_an_agent_of_the_channel_can_be_active(talk: Conversation, ag
         await set_conversation_state(talk.channel, talk.state.transition(to_phase="handling", to_agent=agent))
     assert caught.value.reason == "target_not_found"
     assert talk.state.phase == "intake"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"phase": ""}, "phase is ''"),
+        ({"phase": "\ud800"}, "phase cannot be recorded"),
+        ({"active_agent_id": 7}, "active_agent_id is int"),
+        ({"handoff_count": -1}, "handoff_count is -1"),
+    ],
+)
+async def test_a_state_with_an_impossible_value_is_not_written(
+    talk: Conversation, given: dict[str, object], why: str
+) -> None:
+    before = await talk.log()
+    wanted = msgspec.structs.replace(talk.state.transition(to_phase="handling"), **given)
+    with pytest.raises(RulesInvalid, match=why):
+        await set_conversation_state(talk.channel, wanted)
+    assert await talk.log() == before
 
 
 async def test_agents_may_not_write_the_state(talk: Conversation) -> None:

@@ -10,6 +10,7 @@ from antiphon import (
     AgentTarget,
     Assign,
     Close,
+    ConversationRouter,
     Decision,
     Envelope,
     Expectation,
@@ -24,12 +25,17 @@ from antiphon import (
     TransitionGraph,
     Wait,
 )
-from antiphon.core.events import FailedTurn
-from antiphon.core.guard import Deadline
+from antiphon.core.event_data import Deny
+from antiphon.core.events import EV_PACKET, FailedTurn
+from antiphon.core.guard import ALLOW, Deadline, Verdict
 from antiphon.core.ruleset import REACTS_BY_DEFAULT, Fold, Ruleset
 from antiphon.core.step import Admitted, hub_draft, record, tick
+from antiphon.guards.standard_guards import HandoffLimit
+from antiphon.orchestration import catalogue
 from antiphon.orchestration.adapters import Conversation, Discussion, traits_of
-from antiphon.orchestration.catalogue import make_ruleset
+from antiphon.orchestration.catalogue import make_ruleset, register_adapter, ruleset_for
+from antiphon.orchestration.handoff_rules import HandoffRules
+from antiphon.orchestration.routed_handoffs import RoutedHandoffs
 from antiphon.orchestration.workflow import Workflow
 from antiphon.testing import check_adapter
 from tests.support.envelopes import at, fact
@@ -133,6 +139,77 @@ Versioned.__qualname__ = Raised.__qualname__ = "Bare"
 def test_the_version_of_a_fold_is_part_of_that_of_the_ruleset() -> None:
     versions = {Ruleset(kind({})).version for kind in (Bare, Versioned, Raised)}
     assert len(versions) == 3
+
+
+class Handing(Bare):
+    """Ends in packets, and looks at what its participants say."""
+
+    name: ClassVar[str] = "handing"
+    ends_in: ClassVar[str] = "packet"
+
+    def decide(self, memory: object, state: State, envelope: Envelope) -> Decision:
+        return Assign(("alice",)) if envelope.event_type == "ag2.channel.opened" else Wait()
+
+
+class Judging(Handing):
+    """Refuses every handoff, with what it was shown of it."""
+
+    name: ClassVar[str] = "judging"
+
+    def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
+        routing = draft.event_data.get("routing")
+        return Deny("judged", str(routing)) if isinstance(routing, dict) and routing.get("target") else ALLOW
+
+
+class Limiting(Judging):
+    """Limits its handoffs itself."""
+
+    name: ClassVar[str] = "limiting"
+
+    def __init__(self, knobs: dict[str, object]) -> None:
+        self.handoffs = RoutedHandoffs(HandoffRules(), 5, None)
+
+
+ROUTER = {"router": ConversationRouter(default_agent_id="alice").to_dict()}
+GRAPH = {"graph": TransitionGraph("alice", [], TerminateTarget("over")).to_dict()}
+
+
+@pytest.fixture
+def own_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapters that are forgotten after the test."""
+    monkeypatch.setattr(catalogue, "_registered_adapters", {})
+    for adapter in (Handing, Judging, Limiting):
+        register_adapter(adapter)
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "limit"),
+    [
+        ("handing", {}, 5),
+        ("judging", {}, 5),
+        ("judging", {"guards": [{"name": "hop_limit", "most": 2}]}, 2),
+        ("workflow", GRAPH, 5),
+        ("limiting", {}, None),
+        ("routed", ROUTER, None),
+        ("conversation", {}, None),
+    ],
+)
+@pytest.mark.usefixtures("own_adapters")
+def test_handoffs_are_limited_where_the_adapter_does_not(
+    kind: str, knobs: dict[str, object], limit: int | None
+) -> None:
+    limits = [guard.most for guard in ruleset_for(kind, knobs).guards if isinstance(guard, HandoffLimit)]
+    assert limits == ([] if limit is None else [limit])
+
+
+@pytest.mark.usefixtures("own_adapters")
+def test_an_adapter_judges_what_the_limit_has_changed() -> None:
+    ruleset = ruleset_for("judging", {})
+    state = State(participants={"alice": "agent"}, ordered=True, status="active", speakers=("alice",))
+    packet = fact("alice", EV_PACKET, {"body": "", "routing": {"target": "zoe"}})
+    assert ruleset.judge(Fold(state, ruleset.begin("c").memories), packet) == Deny(
+        "judged", "{'target': 'zoe', 'rejected': 'not_a_participant'}"
+    )
 
 
 class Ready:

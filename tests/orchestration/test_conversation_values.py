@@ -169,6 +169,52 @@ def test_too_long_a_history_is_refused() -> None:
         ConversationState.from_dict({"phase_history": [one] * (MAX_PHASE_HISTORY + 1)})
 
 
+ONE = MOVED.phase_history[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"phase": 7}, "phase is int, not str"),
+        ({"phase": " "}, "phase is ' ', which is empty; give the name of a phase"),
+        ({"phase": "p" * 101}, "which has more than 100 characters"),
+        ({"phase": "\ud800"}, "phase cannot be recorded"),
+        ({"active_agent_id": "Ann Smith"}, "active_agent_id: 'Ann Smith' is no name"),
+        ({"active_agent_id": 7}, "active_agent_id is int, not str"),
+        ({"previous_agent_id": "human"}, "previous_agent_id: the name 'human' is taken"),
+        ({"handoff_count": -1}, "handoff_count is -1; give 0 or more"),
+        ({"handoff_count": "1"}, "handoff_count is str, not int"),
+        ({"revision": -1}, "revision is -1; give 0 or more"),
+        ({"revision": True}, "revision is bool, not int"),
+        ({"phase_started_at": "yesterday"}, "phase_started_at is 'yesterday'; give an instant"),
+        ({"phase_started_at": None}, "phase_started_at is None, not str"),
+        ({"context": None}, "context is None, not dict"),
+        ({"context": {1, 2}}, "context cannot be recorded: set is no JSON value"),
+        ({"context": {"rate": float("nan")}}, "context cannot be recorded: nan is no JSON number"),
+        ({"phase_history": None}, "phase_history is None, not list"),
+        ({"phase_history": (7,)}, "phase_history[0] is int, not dict"),
+        ({"phase_history": (ONE,) * 51}, "phase_history has 51 transitions; give the last 50"),
+        ({"phase_history": (replace(ONE, from_phase=""),)}, "phase_history: from_phase is '', which is empty"),
+        ({"phase_history": (replace(ONE, to_phase="p" * 101),)}, "phase_history: to_phase is 'p"),
+        ({"phase_history": (replace(ONE, from_agent=""),)}, "phase_history: from_agent: '' is no name"),
+        ({"phase_history": (ONE, replace(ONE, to_agent="hub"))}, "phase_history: to_agent: the name 'hub' is taken"),
+        ({"phase_history": (replace(ONE, reason=None),)}, "phase_history[0].reason is None, not str"),
+        ({"phase_history": (replace(ONE, reason=object()),)}, "phase_history cannot be recorded"),
+        ({"phase_history": (replace(ONE, at="noon"),)}, "phase_history: at is 'noon'; give an instant"),
+    ],
+)
+def test_an_impossible_value_is_found_before_it_is_written(given: dict[str, object], why: str) -> None:
+    with pytest.raises(RulesInvalid) as refused:
+        ConversationState(**given).check()  # type: ignore[arg-type]  # that is the point
+    assert str(refused.value).startswith("the conversation state: ")
+    assert why in str(refused.value)
+
+
+@given(moves)
+def test_a_state_that_transitions_lead_to_is_possible(wanted: list[tuple[str, str | None]]) -> None:
+    replace(moved_by(BEGUN, wanted), context={"tags": ["a", {"b": None}]}).check()
+
+
 # Which states follow from which
 
 

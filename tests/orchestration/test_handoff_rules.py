@@ -8,12 +8,14 @@ import pytest
 
 from antiphon import RulesInvalid
 from antiphon.core.codec import check_json
+from antiphon.core.ruleset import ChannelRoster
 from antiphon.orchestration.conversation import ConversationState
 from antiphon.orchestration.handoff_rules import (
     HandoffRules,
     RefusedHandoff,
     ResolvedHandoff,
     check_handoff_rules,
+    handoff_roster_findings,
     handoff_rule_findings,
     handoff_targets,
     resolve_handoff,
@@ -164,6 +166,8 @@ def test_rules_read_back() -> None:
         ({"agent_aliases": {"": "a"}}, "a key of agent_aliases is '', which is empty; give a name for an agent"),
         ({"agent_aliases": {"a": "b c"}}, "agent_aliases['a']: 'b c' is no name"),
         ({"agent_aliases": {"Law": "a", "law": "b"}}, "'Law' and 'law', which are the same in another case; keep one"),
+        ({"agent_aliases": {"human": "a"}}, "agent_aliases['human'] is 'a'; 'human' always stands for a person"),
+        ({"agent_aliases": {" Human": "a"}}, "agent_aliases['Human'] is 'a'; 'human' always stands for a person"),
         ({"phase_map": {"a": 7}}, "phase_map['a'] is 7; give the name of a phase"),
         ({"phase_map": {"b c": "intake"}}, "a key of phase_map: 'b c' is no name"),
         ({"allowed_transitions": {"a": "b"}}, "allowed_transitions['a'] is 'b'; give a set of phases"),
@@ -190,6 +194,7 @@ ROUTER = ConversationRouter(
     [
         HandoffRules(),
         HandoffRules({"money": "billing", "boss": "human"}, {"triage": "intake", "human": "escalation"}),
+        HandoffRules({"Billing": "billing", "HUMAN": "human"}),
         HandoffRules(phase_map={"billing": "negotiation"}),
         HandoffRules(allowed_transitions={"intake": {"talks"}, "talks": {"negotiation", "talks"}}),
         HandoffRules(phase_map={"billing": "talks"}, allowed_transitions={"talks": {"intake"}}),
@@ -209,6 +214,12 @@ def test_rules_that_fit_their_router(rules: HandoffRules) -> None:
             "mean 'billing'?",
         ),
         (HandoffRules({"watch": "eye"}), "unknown_agent", "there are: billing, human, triage"),
+        (
+            HandoffRules({"triage": "billing"}),
+            "hidden_agent",
+            "agent_aliases['triage'] is 'billing', and hides 'triage'; give another alias",
+        ),
+        (HandoffRules({"Triage": "human"}), "hidden_agent", "agent_aliases['Triage'] is 'human', and hides 'triage'"),
         (HandoffRules(phase_map={"sales": "intake"}), "unknown_agent", "phase_map has the key 'sales'"),
         (
             HandoffRules(phase_map={"billing": "Intake"}),
@@ -234,6 +245,35 @@ def test_rules_that_do_not_fit_their_router(rules: HandoffRules, code: str, why:
     with pytest.raises(RulesInvalid) as refused:
         check_handoff_rules(rules, ROUTER)
     assert str(refused.value) == fault.message
+
+
+def test_an_alias_in_another_case_hides_no_name() -> None:
+    """It leads to the agent that it would hide; that the target is spelt otherwise is the only fault."""
+    codes = [each.code for each in handoff_rule_findings(HandoffRules({"BILLING": "Billing"}), ROUTER)]
+    assert codes == ["unknown_agent"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (HandoffRules(), []),
+        (HandoffRules({"money": "BILLING", "legal": "Legal", "boss": "human"}, {"human": "escalation"}), []),
+        (HandoffRules({"LEGAL": "legal"}), []),
+        (HandoffRules({"law": "lawyer"}), [("absent_agent", "agent_aliases['law']: 'lawyer' is not a participant")]),
+        (HandoffRules({"Ann": "billing"}), [("hidden_agent", "agent_aliases['Ann'] is 'billing', and hides 'ann'")]),
+        (HandoffRules({"crm": "human"}), [("hidden_agent", "agent_aliases['crm'] is 'human', and hides 'crm'")]),
+        (HandoffRules(phase_map={"legal": "x"}), [("absent_agent", "'legal' is not a participant; did you mean 'Leg")]),
+        (
+            HandoffRules({"triage": "lawyer"}),
+            [("absent_agent", "'lawyer' is not a participant"), ("hidden_agent", "and hides 'triage'")],
+        ),
+    ],
+)
+def test_rules_and_the_participants_of_a_channel(rules: HandoffRules, expected: list[tuple[str, str]]) -> None:
+    findings = list(handoff_roster_findings(rules, ChannelRoster(KINDS)))
+    assert [(each.level, each.code) for each in findings] == [("warning", code) for code, _ in expected]
+    for finding, (_, why) in zip(findings, expected, strict=True):
+        assert why in finding.message
 
 
 def test_many_faults_are_counted() -> None:

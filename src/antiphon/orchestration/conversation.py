@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from antiphon.core.codec import Malformed, as_type, check_json, copy_json, plain_data
+from antiphon.core.codec import Malformed, as_type, check_json, copy_json, plain_data, to_json
 from antiphon.core.envelope import NEVER, Instant, Json, to_datetime
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.text import describe, explain_decode_error
@@ -99,6 +99,8 @@ class ConversationState(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def check(self) -> None:
         """`RulesInvalid` names the first field whose value no state can have."""
         with error_prefix("the conversation state"):
+            for field in self.__struct_fields__:
+                _check_recordable(getattr(self, field), field)
             try:
                 as_type(plain_data(self), ConversationState)
             except Malformed as error:
@@ -148,6 +150,16 @@ def _use_plain_texts(value: msgspec.Struct, *fields: str) -> None:
         given = getattr(value, field)
         if isinstance(given, str) and type(given) is not str:
             force_setattr(value, field, str.__str__(given))
+
+
+def _check_recordable(value: object, field: str) -> None:
+    try:
+        if field == "context":
+            check_json(value)
+        else:
+            to_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RulesInvalid(f"{field} cannot be recorded: {error}") from error
 
 
 def _check_state(state: ConversationState) -> None:

@@ -143,6 +143,11 @@ class ConversationMemory(msgspec.Struct, frozen=True):
     outbox: dict[str, ReplyCursor] = {}
 
 
+def is_staff(memory: ConversationMemory, name: str) -> bool:
+    """Whether this is a person other than the creator, who is to be helped."""
+    return memory.kinds.get(name) == "human" and name != memory.creator
+
+
 def reply_text(envelope: Envelope) -> str:
     """What is said in a packet or a text; "" if nothing is."""
     return text_field(envelope.event_data, "body" if envelope.event_type == EV_PACKET else "text")
@@ -244,10 +249,18 @@ def _fold_moved(memory: ConversationMemory, moved: ConversationMoved, envelope: 
 
 def _begin_hold(memory: ConversationMemory, person: str) -> ConversationMemory:
     """The conversation once this person has it."""
-    current = memory.current
-    contact = None if current is None else memory.contacts.get(current.sender, current)
+    contact = memory.contact if memory.person else _last_contact(memory)
     addressed = tuple(message for message in memory.waiting if message.addressed_to)
     return replace(memory, person=person, contact=contact, waiting=addressed, observed=True)
+
+
+def _last_contact(memory: ConversationMemory) -> WaitingMessage | None:
+    """The last message by a transport of the participant that is answered now; of any customer, if that is staff."""
+    current = memory.current
+    if current is not None and not is_staff(memory, current.sender):
+        return memory.contacts.get(current.sender, current)
+    by_customers = [message for name, message in memory.contacts.items() if not is_staff(memory, name)]
+    return max(by_customers, key=lambda message: message.sequence, default=current)
 
 
 def _fold_release(memory: ConversationMemory, to: str | None, at: Instant) -> ConversationMemory:
@@ -286,8 +299,9 @@ def _fold_contact(memory: ConversationMemory, message: WaitingMessage) -> Conver
     if source and known.get(message.transport) != source:
         memory = replace(memory, addresses={**memory.addresses, sender: {**known, message.transport: source}})
     memory = replace(memory, contacts={**memory.contacts, sender: message})
-    by_staff = memory.kinds.get(sender) == "human" and sender != memory.creator
-    if not memory.person or by_staff:
+    before = memory.contact
+    by_other_staff = is_staff(memory, sender) and (before is None or before.sender != sender)
+    if not memory.person or by_other_staff:
         return memory
     switched = "" if memory.switched_for == sender else memory.switched
     return replace(memory, contact=message, switched=switched)
@@ -349,7 +363,7 @@ def reply_route(memory: ConversationMemory, draft: Envelope) -> tuple[str, str] 
     """
     speaker, message = draft.sender_id, memory.current
     if memory.kinds.get(speaker) != "agent":
-        message = memory.contact if memory.person and memory.kinds.get(speaker) == "human" else None
+        message = memory.contact if _speaks_for_staff(memory, draft) else None
         if message is None or message.sender == speaker or ADDRESSED_FIELD in draft.event_data:
             return None
     if message is None or not visible_to(draft, message.sender):
@@ -362,3 +376,12 @@ def reply_route(memory: ConversationMemory, draft: Envelope) -> tuple[str, str] 
         return None
     own = text_field(message.data, SOURCE_FIELD) if name == message.transport else ""
     return name, own or memory.addresses.get(message.sender, {}).get(name, "")
+
+
+def _speaks_for_staff(memory: ConversationMemory, draft: Envelope) -> bool:
+    """Whether this is said by a person who has the conversation: staff, or the creator where there is none."""
+    speaker = draft.sender_id
+    if not memory.person or memory.kinds.get(speaker) != "human":
+        return False
+    alone = not any(is_staff(memory, name) for name in memory.kinds)
+    return speaker != memory.creator or (alone and TRANSPORT_FIELD not in draft.event_data)

@@ -144,7 +144,7 @@ def handoff_roster_findings(rules: HandoffRules, roster: ChannelRoster) -> Itera
         if match_name(name, known) is None:
             yield Finding("warning", "absent_agent", f"agent_aliases[{alias!r}]: {_absence_advice(name, roster)}")
         hidden = match_name(alias, roster.kinds)
-        if hidden not in (None, name):
+        if hidden not in (None, match_name(name, roster.kinds)):
             yield Finding("warning", "hidden_agent", _hidden_advice(alias, name, hidden))
     for name in rules.phase_map:
         if name not in known:
@@ -243,7 +243,7 @@ def _rule_faults(rules: HandoffRules, router: ConversationRouter) -> Iterator[tu
         if name not in agents:
             yield "unknown_agent", f"agent_aliases[{alias!r}] is {name!r}, {_agent_advice(name, agents)}"
         hidden = match_name(alias, agents)
-        if hidden not in (None, name):
+        if hidden not in (None, match_name(name, agents)):
             yield "hidden_agent", _hidden_advice(alias, name, hidden)
     for name in rules.phase_map:
         if name not in agents:

@@ -42,6 +42,7 @@ from antiphon.orchestration.conversation_memory import (
     ConversationMemory,
     WaitingMessage,
     fold_conversation,
+    is_staff,
     reply_route,
 )
 from antiphon.orchestration.handoff_rules import (
@@ -272,7 +273,7 @@ class Routed:
 
 def _staff_of(memory: ConversationMemory) -> list[str]:
     """The people of the channel other than its creator."""
-    return [name for name, kind in memory.kinds.items() if kind == HUMAN and name != memory.creator]
+    return [name for name in memory.kinds if is_staff(memory, name)]
 
 
 def _hands_over_meanwhile(state: State, draft: Envelope) -> bool:
