@@ -211,6 +211,7 @@ async def test_a_release_names_an_agent_of_the_channel(desk: Desk, to: str) -> N
     with pytest.raises(Denied) as caught:
         await talk.release("dana", to=to)
     assert caught.value.reason == "target_not_found"
+    assert caught.value.detail == f"{to!r} is no agent that answers here; there are: triage, billing"
     assert await talk.ask("hi") == [], "the person has it still"
 
 
@@ -245,8 +246,10 @@ async def test_giving_it_to_an_agent_releases_it(desk: Desk) -> None:
     talk = await held(desk, "dana")
     channel = await talk.held_by("dana")
     state = get_conversation_state(channel)
-    await set_conversation_state(channel, state.transition(to_phase="handling", to_agent="billing"))
-    assert await talk.ask("hi") == [("billing", "billing on hi")]
+    wanted = state.transition(to_phase="escalation").transition(to_phase="handling", to_agent="billing")
+    await set_conversation_state(channel, wanted.transition(to_phase="handling", to_agent="triage"))
+    assert [each.get("released") for each in await talk.facts(MOVED)] == [None, None, "human", None]
+    assert await talk.ask("hi") == [("triage", "Back with triage.")]
 
 
 async def test_the_creator_does_not_release_it_by_writing_the_state(desk: Desk) -> None:

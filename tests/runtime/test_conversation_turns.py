@@ -18,6 +18,7 @@ from antiphon import (
     calls,
     get_conversation_state,
     says,
+    set_conversation_state,
     tool,
 )
 from antiphon.hub.feed import Signal, TokenSubscriber
@@ -118,8 +119,50 @@ async def test_a_message_in_a_hold_is_over_at_once_and_stays_so() -> None:
         await channel.release()
         assert (await follow(channel, "Anyone?")).final.text == "Back."
         late = await follow(channel, "Hello?", message_id="m2")
-        assert (late.final.text, late.final.stopped) == ("", None)
+        assert (late.final, late.turns.person) == (heard.final, "human")
         assert (await follow(channel, "A person, please.", message_id="m1")).turns.person == "human"
+
+
+@pytest.mark.parametrize("ended_by", ["release", "release to an agent", "state"])
+async def test_a_message_of_an_earlier_hold_was_for_the_person_of_that_hold(ended_by: str) -> None:
+    """Also if that hold has ended, agents have answered since, and another person has the conversation now."""
+    async with a_desk("ann:human", "dana:human", "emil:human") as desk:
+        await desk.agent("triage", hand_over("dana"), "Back.", hand_over("emil"))
+        channel = await opened(desk, TO_TRIAGE, "dana", "emil")
+        await follow(channel, "A person, please.")
+        heard = await follow(channel, "Hello?", message_id="m")
+        assert heard.turns.person == "dana"
+        held = await desk.people["dana"].channel(channel.channel_id)
+        if ended_by == "state":
+            state = get_conversation_state(held)
+            await set_conversation_state(held, state.transition(to_phase="handling", to_agent="triage"))
+        else:
+            await held.release(to=None if ended_by == "release" else "triage")
+        between = await follow(channel, "Hello?", message_id="m")
+        assert (between.final, between.turns.person) == (heard.final, "dana")
+        assert (await follow(channel, "Anyone?")).final.text == "Back."
+        assert (await follow(channel, "Another person, please.")).turns.person == "emil"
+        late = await follow(channel, "Hello?", message_id="m")
+        assert (late.final, late.turns.person, late.handoffs) == (heard.final, "dana", [])
+
+
+async def test_a_message_that_was_addressed_in_a_hold_has_its_answer_after_it() -> None:
+    async with a_desk("ann:human", "dana:human") as desk:
+        slow = Slow("Billing here.")
+        await desk.agent("triage", hand_over("dana"))
+        await desk.agent("billing", slow, "And again.")
+        talk = await desk.open(TO_TRIAGE, "triage", "billing", "dana")
+        await talk.ask("A person, please.")
+        await talk.say("One?", addressed_to="billing")
+        await slow.begun()
+        said = await talk.say("Two?", addressed_to="billing")
+        await talk.release("dana")
+        slow.go_on()
+        await talk.settled()
+        turns = ConversationTurns(talk.channel._live)
+        *_, final = [event async for _, event in follow_turn(talk.channel, turns, said)]
+        assert isinstance(final, FinalStateEvent)
+        assert (final.agent, final.text, turns.person) == ("billing", "And again.", "")
 
 
 async def test_a_message_that_waits_is_over_when_a_person_takes_the_conversation() -> None:

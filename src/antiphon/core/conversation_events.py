@@ -42,6 +42,8 @@ class ConversationMoved(msgspec.Struct, frozen=True, omit_defaults=True):
     """Set if a person has the conversation from now on: `human`, or the name of a person in the channel.
 
     Without it a person who has the conversation keeps it until `to_agent` is an agent."""
+    released: str = ""
+    """The person that had the conversation until now, or `human`, if this gives it to an agent again."""
     transport: str = ""
     """The transport by which replies leave from now on; "" if that does not change."""
     noted: bool = False

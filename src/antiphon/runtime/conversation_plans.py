@@ -70,17 +70,19 @@ class MoveConversation(msgspec.Struct, frozen=True):
         if not moves and same_context:
             return None
         drafts: list[Envelope] = []
-        held = bool(memory.person)
+        held = memory.person
         for number, move in enumerate(moves):
-            agent, last = move.to_agent, number == len(moves) - 1
+            agent, last, released = move.to_agent, number == len(moves) - 1, ""
             if agent is not None and agent not in _answering_agents(ruleset, channel):
                 return _unknown_agent(agent, ruleset, channel)
             if agent is not None and held:
                 refused = _denial_of_release(memory, channel, self.by)
                 if refused is not None:
                     return refused
-                held = False
-            moved = ConversationMoved(move.from_phase, move.to_phase, move.from_agent, agent, move.reason, by=self.by)
+                held, released = "", held
+            moved = ConversationMoved(
+                move.from_phase, move.to_phase, move.from_agent, agent, move.reason, by=self.by, released=released
+            )
             if last and not same_context:
                 moved = msgspec.structs.replace(moved, context=wanted.context)
             drafts.append(hub_draft(EV_CONVERSATION_MOVED, data_of(moved)))

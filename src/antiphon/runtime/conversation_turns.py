@@ -124,11 +124,12 @@ class ConversationTurns:
             case ConversationMoved() if envelope.causation_id == self._packet_id is not None:
                 self.handoffs.append(event)
                 return self._held_events(event)
+            case ConversationReleased(person=person) if self._turn is None:
+                return self._released_events(person)
+            case ConversationMoved(released=person) if self._turn is None and person:
+                return self._released_events(person)
             case ConversationMoved() if self._turn is None and not self._is_addressed():
                 return self._held_events(event)
-            case ConversationReleased(person=person) if self._turn is None and person:
-                self.person = person  # who had it when the message was said, for a message that is repeated later
-                return []
             case ConversationUnrouted(message=message) if self._is_message(message):
                 self.unrouted = True
                 return [self._finish(self._last_final)]
@@ -144,6 +145,11 @@ class ConversationTurns:
             return []
         self.person = moved.person
         return [self._finish(self._last_final)]
+
+    def _released_events(self, person: str) -> list[AgentEvent]:
+        """The end of the hold in which the message was said: if it is repeated later, it was for the person of then."""
+        self.person = person
+        return [] if self._is_addressed() else [self._finish(None)]
 
     def _blocked_events(self) -> list[AgentEvent]:
         """That a turn for an earlier message waits for a person, if one does."""
