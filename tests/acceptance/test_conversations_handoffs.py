@@ -453,6 +453,12 @@ def test_a_handler_needs_a_router() -> None:
         HandoffHandler(router={"rules": []})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("hub", ["memory:", 0, object()])
+def test_the_hub_of_a_handler_is_an_open_one(hub: object) -> None:
+    with pytest.raises(UsageError, match="give an open Hub, or leave it out"):
+        HandoffHandler(router=TO_TRIAGE, hub=hub)  # type: ignore[arg-type]
+
+
 def test_the_rules_of_a_handler_are_plain_data() -> None:
     handler = HandoffHandler(
         router=STAGES.to_router(),

@@ -225,26 +225,8 @@ async def test_only_an_agent_of_the_channel_can_be_active(talk: Conversation, ag
     with pytest.raises(Denied) as caught:
         await set_conversation_state(talk.channel, talk.state.transition(to_phase="handling", to_agent=agent))
     assert caught.value.reason == "target_not_found"
+    assert caught.value.detail == f"{agent!r} is no agent that answers here; there are: triage, billing"
     assert talk.state.phase == "intake"
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"phase": ""}, "phase is ''"),
-        ({"phase": "\ud800"}, "phase cannot be recorded"),
-        ({"active_agent_id": 7}, "active_agent_id is int"),
-        ({"handoff_count": -1}, "handoff_count is -1"),
-    ],
-)
-async def test_a_state_with_an_impossible_value_is_not_written(
-    talk: Conversation, given: dict[str, object], why: str
-) -> None:
-    before = await talk.log()
-    wanted = msgspec.structs.replace(talk.state.transition(to_phase="handling"), **given)
-    with pytest.raises(RulesInvalid, match=why):
-        await set_conversation_state(talk.channel, wanted)
-    assert await talk.log() == before
 
 
 async def test_agents_may_not_write_the_state(talk: Conversation) -> None:
@@ -264,6 +246,80 @@ async def test_the_state_of_a_closed_conversation_stays(talk: Conversation) -> N
 async def test_what_is_no_state_cannot_be_set(talk: Conversation) -> None:
     with pytest.raises(UsageError, match="give what get_conversation_state gave"):
         await set_conversation_state(talk.channel, {"phase": "handling"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("phase", "", "phase is ''"),
+        ("phase", 7, "phase is int, not str"),
+        ("phase", object(), "phase is"),
+        ("active_agent_id", "no name", "active_agent_id: 'no name' is no name"),
+        ("previous_agent_id", 7, "previous_agent_id is int, not str"),
+        ("handoff_count", -1, "handoff_count is -1"),
+        ("handoff_count", "1", "handoff_count is str, not int"),
+        ("phase_started_at", "yesterday", "phase_started_at is 'yesterday'"),
+        ("phase_started_at", "\ud800", "phase_started_at is"),
+        ("phase_history", "x", "phase_history is 'x'; give a tuple of PhaseTransition"),
+        ("phase_history", ("x",), "phase_history is ('x',); give a tuple of PhaseTransition"),
+        ("phase_history", [PhaseTransition("a", "b", None, None)], "give a tuple of PhaseTransition"),
+        ("phase_history", (PhaseTransition("a", object(), None, None),), "phase_history[0].to_phase is"),  # type: ignore[arg-type]
+        ("phase_history", (PhaseTransition("", "b", None, None),), "phase_history: from_phase is ''"),
+        ("phase_history", (PhaseTransition("a", "x" * 1000, None, None),), "phase_history: to_phase is"),
+        ("phase_history", (PhaseTransition("a", "b", None, "no name"),), "phase_history: to_agent: 'no name'"),
+        ("phase_history", (PhaseTransition("a", "b", None, None, at="soon"),), "phase_history: at is 'soon'"),
+        ("phase_history", (PhaseTransition("a", "b", None, None),) * 51, "phase_history has 51 transitions"),
+        ("context", [], "context is list, not dict"),
+        ("revision", None, "revision is None, not int"),
+    ],
+)
+async def test_a_state_that_cannot_be_is_refused_by_its_field(
+    talk: Conversation, field: str, value: object, told: str
+) -> None:
+    before = await talk.log()
+    wrong = msgspec.structs.replace(talk.state.transition(to_phase="handling"), **{field: value})
+    with pytest.raises(RulesInvalid) as caught:
+        await set_conversation_state(talk.channel, wrong)
+    assert str(caught.value).startswith("the conversation state: ")
+    assert told in str(caught.value)
+    assert await talk.log() == before
+
+
+async def test_a_state_is_recorded_before_it_is_too_far_ahead(talk: Conversation) -> None:
+    state = talk.state
+    for number in range(50):
+        state = state.transition(to_phase=f"p{number}")
+    with pytest.raises(Denied) as caught:
+        await set_conversation_state(talk.channel, state.transition(to_phase="p50"))
+    assert (caught.value.reason, caught.value.detail) == (
+        "conflict",
+        "the state is 51 transitions ahead; record it after 50 at most",
+    )
+    assert await talk.facts(MOVED) == []
+    assert (await set_conversation_state(talk.channel, state)).phase == "p49"
+    assert len(await talk.facts(MOVED)) == 50
+
+
+async def test_a_conversation_that_was_erased_has_no_state(desk: Desk, talk: Conversation) -> None:
+    state = talk.state.transition(to_phase="handling")
+    await talk.ask("hi")
+    await talk.channel.close("done")
+    await desk.hub.erase(talk.channel_id)
+    with pytest.raises(UsageError, match="this conversation was erased"):
+        get_conversation_state(talk.channel)
+    with pytest.raises(UsageError, match="this conversation was erased"):
+        await set_conversation_state(talk.channel, state)
+    with pytest.raises(UsageError, match="this conversation was erased"):
+        await talk.channel.release()
+
+
+async def test_a_state_belongs_to_a_channel(desk: Desk, talk: Conversation) -> None:
+    state = talk.state
+    for wrong in (talk.channel_id, None, desk.people["ann"]):
+        with pytest.raises(UsageError, match="give what participant"):
+            get_conversation_state(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="give what participant"):
+            await set_conversation_state(wrong, state)  # type: ignore[arg-type]
 
 
 async def test_an_active_agent_is_cleared_and_messages_are_routed_again(talk: Conversation) -> None:

@@ -13,9 +13,9 @@ import enum
 from collections.abc import Mapping
 
 import msgspec
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import asdict, force_setattr, replace
 
-from antiphon.core.codec import Malformed, as_type, check_json, copy_json, plain_data, to_json
+from antiphon.core.codec import Malformed, as_type, check_json, copy_json, plain_data
 from antiphon.core.envelope import NEVER, Instant, Json, to_datetime
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.text import describe, explain_decode_error
@@ -99,13 +99,15 @@ class ConversationState(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def check(self) -> None:
         """`RulesInvalid` names the first field whose value no state can have."""
         with error_prefix("the conversation state"):
-            for field in self.__struct_fields__:
-                _check_recordable(getattr(self, field), field)
-            try:
-                as_type(plain_data(self), ConversationState)
+            moves: object = self.phase_history
+            if not isinstance(moves, tuple) or not all(isinstance(move, PhaseTransition) for move in moves):
+                raise RulesInvalid(f"phase_history is {describe(moves)}; give a tuple of PhaseTransition")
+            try:  # not by way of JSON: a value that is none would fail without the name of its field
+                as_type({**asdict(self), "phase_history": [asdict(move) for move in moves]}, ConversationState)
             except Malformed as error:
                 raise RulesInvalid(explain_decode_error(str(error))) from error
             _check_state(self)
+            _check_context(self.context)
 
     def to_dict(self) -> Json:
         """The state as plain data."""
@@ -152,16 +154,6 @@ def _use_plain_texts(value: msgspec.Struct, *fields: str) -> None:
             force_setattr(value, field, str.__str__(given))
 
 
-def _check_recordable(value: object, field: str) -> None:
-    try:
-        if field == "context":
-            check_json(value)
-        else:
-            to_json(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RulesInvalid(f"{field} cannot be recorded: {error}") from error
-
-
 def _check_state(state: ConversationState) -> None:
     check_phase(state.phase, "phase")
     for field in ("active_agent_id", "previous_agent_id"):
@@ -178,6 +170,13 @@ def _check_state(state: ConversationState) -> None:
     for move in state.phase_history:
         with error_prefix("phase_history"):
             _check_move(move)
+
+
+def _check_context(context: Json) -> None:
+    try:
+        check_json(context)
+    except Malformed as error:
+        raise RulesInvalid(f"context cannot be recorded: {error}") from error
 
 
 def _check_move(move: PhaseTransition) -> None:
