@@ -15,7 +15,7 @@ from antiphon import (
     HookTrigger,
     set_conversation_state,
 )
-from tests.support.conversation_desk import FAILED, TO_TRIAGE, Desk, a_desk, all_done, hand_over, texts
+from tests.support.conversation_desk import FAILED, RELEASED, TO_TRIAGE, Desk, a_desk, all_done, hand_over, texts
 
 MOVES = (HookTrigger.ON_HANDOFF, HookTrigger.ON_PHASE_TRANSITION, HookTrigger.ON_HANDOFF_REJECTED)
 
@@ -96,6 +96,41 @@ async def test_a_person_that_takes_over_is_a_handoff(desk: Desk) -> None:
     await all_done()
     [event] = events
     assert (event.trigger.name, event.data["to_agent"], event.data["person"]) == ("ON_HANDOFF", None, "human")
+
+
+async def test_a_release_to_an_agent_is_a_handoff(desk: Desk) -> None:
+    await desk.agent("triage", hand_over("human", next_phase="escalation"))
+    await desk.echoes("billing")
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", "dana")
+    await talk.ask("hi")
+    events = listened(desk, *MOVES)
+    await talk.release("dana", to="billing")
+    await all_done()
+    [event] = events
+    assert (event.trigger, event.channel_id) == (HookTrigger.ON_HANDOFF, talk.channel_id)
+    assert event.data == {
+        "from_agent": None,
+        "to_agent": "billing",
+        "from_phase": "escalation",
+        "to_phase": "escalation",
+        "reason": "released",
+        "summary": "",
+        "by": "dana",
+    }
+    assert (event.envelope.event_type, event.envelope.event_data) == (
+        RELEASED,
+        {"by": "dana", "to": "billing", "person": "human", "phase": "escalation"},
+    )
+
+
+async def test_a_release_to_no_agent_is_no_handoff(desk: Desk) -> None:
+    await desk.agent("triage", hand_over("human"))
+    talk = await desk.open(TO_TRIAGE, "triage", "dana")
+    await talk.ask("hi")
+    events = listened(desk, *MOVES)
+    await talk.release("dana")
+    await all_done()
+    assert (events, len(await talk.facts(RELEASED))) == ([], 1)
 
 
 @pytest.mark.parametrize(

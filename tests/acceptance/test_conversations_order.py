@@ -13,13 +13,17 @@ from antiphon import (
     EV_TEXT,
     Agent,
     ConversationRouter,
+    ConversationState,
     Denied,
+    Envelope,
     Finish,
     HookExecution,
     HookTrigger,
     Hub,
     ModelError,
+    State,
     calls,
+    register_predicate,
     tool,
 )
 from antiphon.testing import ManualClock
@@ -34,10 +38,13 @@ from tests.support.conversation_desk import (
     Echo,
     Slow,
     a_desk,
+    all_done,
     hand_over,
+    own_predicates,
     rule,
     texts,
 )
+from tests.support.kept_store import KeptStore
 from tests.support.waiting import soon
 
 
@@ -340,6 +347,42 @@ async def test_a_message_id_counts_after_a_restart(url: str) -> None:
         assert await talk.say("hi", message_id="m1") == first
         await talk.settled()
         assert len(await talk.answers()) == 1
+
+
+@pytest.mark.parametrize("tells", ["note", "message"])
+async def test_a_predicate_that_is_registered_late_holds_from_the_next_record_on(
+    tells: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until then the rules of the channel cannot be made, and what it is owed cannot be known."""
+
+    def registered_late(event: Envelope, context: State, state: ConversationState) -> bool:
+        return event.event_data["text"] == "one"
+
+    clock = ManualClock()
+    store = KeptStore(clock)
+    with own_predicates():
+        register_predicate(registered_late)
+        router = ConversationRouter([rule("billing", custom=registered_late)], "triage")
+        first = Desk(await Hub.over(store, engine=None, clock=clock), clock)
+        await first.join("ann:human")
+        await first.echoes("triage", "billing")
+        talk = await first.open(router, "triage", "billing", say="one")
+        await first.hub.close()
+    with own_predicates():
+        desk = Desk(await Hub.over(store, clock=clock), clock)
+        await desk.join("ann:human")
+        await desk.echoes("triage", "billing")
+        await all_done()
+        assert f"what channel {talk.channel_id} is owed cannot be known" in caplog.text
+        register_predicate(registered_late)
+        talk = await desk.again(talk.channel_id)
+        await all_done()
+        assert await talk.answers() == []
+        await (talk.channel.post("shop.note", {}) if tells == "note" else talk.say("two"))
+        await talk.settled()
+        answers = [("billing", "billing on one"), ("triage", "triage on two")]
+        assert await talk.answers() == answers[: 1 if tells == "note" else 2]
+        await desk.hub.close()
 
 
 # Shared agents

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon import EV_TEXT, Channel, Denied, Envelope, Hub, InboundMessage, OutboundReply
+from antiphon import EV_TEXT, Channel, ConversationRouter, Denied, Envelope, Hub, InboundMessage, OutboundReply
 from antiphon.core.envelope import Instant
-from antiphon.core.errors import StoreUnavailable
+from antiphon.core.errors import IdReused, LogCorrupt, StoreError, StoreGone, StoreUnavailable, TooLarge
 from antiphon.engines.local import LocalEngine
 from antiphon.runtime.inbound import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MAX_CHANNEL_ATTEMPTS
 from antiphon.store.memory_store import MemoryStore
 from antiphon.store.protocol import Appended
 from antiphon.testing import ManualClock
-from tests.support.conversation_desk import TO_TRIAGE, Conversation, Desk, all_done
+from tests.support.conversation_desk import TO_TRIAGE, Conversation, Desk, Slow, all_done
 from tests.support.waiting import soon, wait_until
 
 LOGGER = "antiphon.transport"
@@ -24,16 +25,26 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0)
 
 
 class FullStore(MemoryStore):
-    """A store that takes no messages while it is full."""
+    """A store that takes no messages while it is full, or takes them late."""
 
     full = False
+    error: StoreError = StoreUnavailable("the disk is full")
+    gate: asyncio.Event | None = None
+    """What messages wait for."""
+    taken = 0
+    """How many messages are recorded."""
 
     async def append(
         self, channel: str, batch: Sequence[Envelope], *, expected: int, due: Instant | None = None
     ) -> Appended:
-        if self.full and any(each.event_type == EV_TEXT for each in batch):
-            raise StoreUnavailable("the disk is full")
-        return await super().append(channel, batch, expected=expected, due=due)
+        said = any(each.event_type == EV_TEXT for each in batch)
+        if said and self.full:
+            raise self.error
+        if said and self.gate is not None:
+            await self.gate.wait()
+        appended = await super().append(channel, batch, expected=expected, due=due)
+        self.taken += said
+        return appended
 
 
 class Queue:
@@ -92,7 +103,7 @@ class Office:
 @pytest.fixture
 async def office() -> AsyncIterator[Office]:
     clock, store = ManualClock(), FullStore()
-    hub = await Hub.over(store, clock=clock, engine=LocalEngine(store, clock, grace=0.01))
+    hub = await Hub.over(store, clock=clock)
     desk = Desk(hub, clock)
     try:
         await desk.join("ann")
@@ -128,6 +139,48 @@ async def test_a_failing_store_is_retried_for_as_long_as_it_fails(
     assert await office.recorded() == ["one", "two"]
     assert (queue.acknowledged, queue.opened) == (["one", "two"], 1)
     assert "the message id of one from +49 cannot be recorded yet" in caplog.text
+
+
+async def test_failures_of_the_store_do_not_count_as_attempts_to_find_the_channel(office: Office) -> None:
+    tried = 0
+
+    async def find(message: InboundMessage) -> Channel:
+        nonlocal tried
+        tried += 1
+        if tried > 2 * MAX_CHANNEL_ATTEMPTS:
+            office.store.full = False
+            if tried < 3 * MAX_CHANNEL_ATTEMPTS:
+                raise LookupError("no database")
+        return office.talk.channel
+
+    queue = Queue("one")
+    office.store.full = True
+    office.listen(queue, find)
+    for number in range(1, 3 * MAX_CHANNEL_ATTEMPTS):
+        await wait_until(lambda number=number: tried == number)  # type: ignore[misc]  # bound at once
+        await all_done()
+        office.clock.advance(LONGEST_PAUSE_SECONDS)
+    assert await office.recorded() == ["one"]
+
+
+async def test_each_message_has_pauses_of_its_own(office: Office) -> None:
+    outcomes, tried = ["fails", "fails", "found", "fails", "found"], 0
+
+    async def find(message: InboundMessage) -> Channel:
+        nonlocal tried
+        tried += 1
+        if outcomes[tried - 1] == "fails":
+            raise LookupError("no database")
+        return office.talk.channel
+
+    office.listen(Queue("one", "two"), find)
+    for pause, so_far in ((1.0, 1), (2.0, 2), (1.0, 4)):
+        await all_done()
+        await office.clock.advance(pause - 0.01)
+        await all_done()
+        assert tried == so_far
+        office.clock.advance(0.01)
+    assert await office.recorded() == ["one", "two"]
 
 
 async def test_pauses_grow_and_begin_anew_with_the_next_message(office: Office) -> None:
@@ -167,6 +220,31 @@ async def test_what_the_channel_refuses_is_dropped_at_once(
     assert recorded == {"closed": [], "too large": ["last"], "conflict": ["one", "last"]}[why]
     assert caplog.text.count("is refused") == (2 if why == "closed" else 1)
     assert queue.opened == 1
+
+
+@pytest.mark.parametrize(
+    "error", [TooLarge("c", 2_000_000, 1_000_000), IdReused("c", "e"), LogCorrupt("c", 3, "its checksum is wrong")]
+)
+async def test_what_the_store_refuses_is_dropped_at_once(
+    office: Office, caplog: pytest.LogCaptureFixture, error: StoreError
+) -> None:
+    queue = Queue("one")
+    office.store.full, office.store.error = True, error
+    with caplog.at_level(logging.WARNING, LOGGER):
+        office.listen(queue)
+        await all_done()
+    assert (queue.acknowledged, office.found) == (["one"], ["one"])
+    assert f"sms: the message id of one from +49 is refused: {error}" in caplog.text
+
+
+async def test_a_message_that_cannot_be_sent_is_dropped_at_once(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(InboundMessage("one", "x" * 201, "m1"), "two")
+    with caplog.at_level(logging.WARNING, LOGGER):
+        office.listen(queue)
+        assert await office.recorded() == ["two"]
+    assert "is refused: source is" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [LookupError, SystemExit, asyncio.CancelledError])
@@ -258,7 +336,136 @@ async def test_an_iterator_that_breaks_off_is_called_again_and_was_closed(
     assert (await office.recorded())[:2] == ["m1", "m2"]
 
 
+async def test_an_iterator_that_breaks_off_again_and_again_is_called_after_growing_pauses(office: Office) -> None:
+    """Until a message was recorded."""
+    rounds = 0
+
+    async def receive() -> AsyncIterator[InboundMessage]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 4:
+            yield as_message("one")
+        raise ConnectionError("cut off")
+
+    office.hub.transport("sms", receive=receive, channel=office.find)
+    for number, pause in enumerate((1.0, 2.0, 4.0, 1.0, 2.0), 1):
+        await all_done()
+        await office.clock.advance(pause - 0.01)
+        await all_done()
+        assert rounds == number
+        office.clock.advance(0.01)
+    assert await office.recorded() == ["one"]
+    assert rounds == 6
+
+
+class Pages:
+    """An iterator with an end, and with nothing that closes it."""
+
+    def __init__(self, *texts: str) -> None:
+        self.left = list(texts)
+        self.opened = 0
+
+    def receive(self) -> AsyncIterator[InboundMessage]:
+        self.opened += 1
+        return self
+
+    def __aiter__(self) -> AsyncIterator[InboundMessage]:
+        return self
+
+    async def __anext__(self) -> InboundMessage:
+        if not self.left:
+            raise StopAsyncIteration
+        return as_message(self.left.pop(0))
+
+
+async def test_an_iterator_that_ends_is_not_called_again(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    pages = Pages("one", "two")
+    with caplog.at_level(logging.WARNING, LOGGER):
+        office.hub.transport("sms", receive=pages.receive, channel=office.find)
+        assert await office.recorded() == ["one", "two"]
+        await office.clock.advance(LONGEST_PAUSE_SECONDS)
+        await all_done()
+    assert (pages.opened, caplog.text) == (1, "")
+
+
+async def test_a_store_that_is_gone_ends_it(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    queue = Queue("one")
+    office.store.full, office.store.error = True, StoreGone("the file was moved away")
+    with caplog.at_level(logging.WARNING, LOGGER):
+        office.listen(queue)
+        await wait_until(lambda: queue.closed == 1)
+        await office.clock.advance(LONGEST_PAUSE_SECONDS)
+        await all_done()
+    assert (queue.opened, queue.acknowledged, office.found) == (1, [], ["one"])
+    assert caplog.text == ""
+
+
 # The end of the hub
+
+
+@asynccontextmanager
+async def closing(office: Office, slow: Slow) -> AsyncIterator[None]:
+    """While the hub closes, which waits for a turn that is in progress."""
+    ended = asyncio.create_task(office.hub.close())
+    await all_done()
+    yield
+    assert not ended.done()
+    slow.go_on()
+    await soon(ended)
+
+
+async def working(office: Office, slow: Slow) -> None:
+    """Have an agent work at something in another conversation."""
+    await office.desk.agent("worker", slow)
+    other = await office.desk.open(ConversationRouter(default_agent_id="worker"), "worker")
+    await other.say("Work!")
+    await slow.begun()
+
+
+async def test_nothing_is_asked_for_from_when_a_hub_closes(office: Office) -> None:
+    queue, slow = Queue("one"), Slow()
+    await working(office, slow)
+    office.listen(queue)
+    assert await office.recorded() == ["one"]
+    async with closing(office, slow):
+        assert queue.closed == 1
+    assert office.found == ["one"]
+
+
+async def test_a_message_that_is_being_recorded_when_a_hub_closes_is_recorded_and_not_acknowledged(
+    office: Office,
+) -> None:
+    queue, slow = Queue("one", "two"), Slow()
+    await working(office, slow)
+    office.store.gate = asyncio.Event()
+    office.listen(queue)
+    await all_done()
+    async with closing(office, slow):
+        assert queue.closed == 0
+        office.store.gate.set()
+        await all_done()
+        assert (queue.closed, queue.acknowledged) == (1, [])
+    assert (office.found, office.store.taken) == (["one"], 2)
+
+
+async def test_what_a_hub_refuses_because_it_closes_is_not_dropped(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, slow, may_go_on = Queue("one", "two"), Slow(), asyncio.Event()
+    await working(office, slow)
+
+    async def find(message: InboundMessage) -> Channel:
+        await may_go_on.wait()
+        return office.talk.channel
+
+    office.listen(queue, find)
+    await all_done()
+    with caplog.at_level(logging.WARNING, LOGGER):
+        async with closing(office, slow):
+            may_go_on.set()
+            await all_done()
+            assert (queue.closed, queue.acknowledged) == (1, [])
+    assert (office.store.taken, caplog.text) == (1, "")
 
 
 async def test_no_message_is_asked_for_or_dropped_once_the_hub_closes(caplog: pytest.LogCaptureFixture) -> None:

@@ -157,6 +157,25 @@ async def test_a_channel_shows_where_its_conversation_is() -> None:
         }
 
 
+async def test_an_erased_channel_shows_no_conversation() -> None:
+    async with served_hub(*agents(hand_over("billing", next_phase="handling", reason="a secret"))) as here:
+        ann = await here.known("ann", "write", "read", "invoke")
+        boss = await here.known("boss", "operate", "read", "write")
+        channel_id = await routed(ann)
+        await say(ann, channel_id)
+        await quiet(here, channel_id)
+        assert (await conversation(ann, channel_id))["phase"] == "handling"
+        await ann.post(f"/channels/{channel_id}/close", json={})
+        assert (await boss.delete(f"/channels/{channel_id}")).status_code == 200
+        shown = await boss.get(f"/channels/{channel_id}")
+        assert (shown.status_code, shown.json()["erased"]) == (200, True)
+        assert "conversation" not in shown.json()
+        assert "secret" not in shown.text
+        refused = await release(boss, channel_id)
+        assert refusal(refused) == (422, "bad_request")
+        assert "this conversation was erased" in refused.text
+
+
 async def test_a_router_that_is_wrong_is_refused_by_its_place() -> None:
     async with served_hub(*agents()) as here:
         body = {"target": ["triage"], "type": "routed", "knobs": {"router": {"rules": [{"agent_id": 7}]}}}

@@ -10,13 +10,15 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from antiphon import Agent, Channel, ConversationRouter, InboundMessage, WebhookTransport
+from antiphon import Agent, Channel, ConversationRouter, Denied, Hub, InboundMessage, UsageError, WebhookTransport
 from antiphon.core.envelope import to_datetime
+from antiphon.core.errors import OutcomeUnknown, StoreError, StoreGone, StoreUnavailable
 from antiphon.server.limits import ServerLimits
 from antiphon.testing import ManualClock
 from antiphon.transports.signed_messages import signed_headers
 from tests.server.wire import answer, raw, send
 from tests.support.served_hub import ServedHub, echo, poll_until, served_hub
+from tests.support.troubled_store import TroubledStore
 
 SECRET, OTHER = "k7Qx-an-unguessable-secret", "another-unguessable-secret"
 MESSAGE: dict[str, object] = {"text": "Where is it?", "source": "+49301234", "intent": "billing"}
@@ -24,10 +26,12 @@ SMALL = ServerLimits(body_bytes=1000, body_seconds=0.5, body_stalled_seconds=0.2
 
 
 @asynccontextmanager
-async def site(*, limits: ServerLimits | None = None, guarded: bool = False) -> AsyncIterator[ServedHub]:
+async def site(
+    *, limits: ServerLimits | None = None, guarded: bool = False, hub: Hub | None = None
+) -> AsyncIterator[ServedHub]:
     """A server with the transports `sms`, which takes requests, and `mail`, which only sends."""
     async with served_hub(
-        Agent("support", echo), clock=ManualClock(), limits=limits or ServerLimits(), open=False
+        Agent("support", echo), clock=ManualClock(), limits=limits or ServerLimits(), open=False, hub=hub
     ) as here:
         if guarded:
             await here.key("ann")
@@ -65,11 +69,11 @@ def reason_of(response: httpx2.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["reason"]
 
 
-async def said(here: ServedHub) -> list[dict[str, object]]:
-    """What people have said in any channel."""
+async def said(here: ServedHub, by: str = "desk") -> list[dict[str, object]]:
+    """What a participant has said in any channel."""
     rows = await here.hub.channels()
     logs = [await here.hub.log(row.channel_id) for row in rows]
-    return [each.event_data for log in logs for each in log if each.sender_id == "desk"]
+    return [each.event_data for log in logs for each in log if each.sender_id == by]
 
 
 @pytest.mark.parametrize("guarded", [False, True])
@@ -210,14 +214,90 @@ async def test_what_the_channel_refuses_is_said() -> None:
         assert reason_of(refused) == (409, "channel_closed")
 
 
-async def test_a_channel_that_cannot_be_found_is_an_error_inside(caplog: pytest.LogCaptureFixture) -> None:
-    async def lost(_: InboundMessage) -> Channel:
-        raise LookupError("the address book is gone")
+SECRETIVE = "no database at token=abcdefgh12345678"
 
+
+class Door:
+    """The function `channel=` of the transport `door`: it fails as it is told, then finds the channel."""
+
+    def __init__(self, channel: Channel, *outcomes: object) -> None:
+        self._channel, self._outcomes = channel, list(outcomes)
+
+    async def __call__(self, message: InboundMessage) -> Channel:
+        outcome = self._outcomes.pop(0) if self._outcomes else self._channel
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome  # type: ignore[return-value]
+
+
+async def door(here: ServedHub, *outcomes: object) -> Channel:
+    """The channel that this transport leads to, once it has had these outcomes."""
+    bell = await here.hub.register("bell")
+    knobs = {"router": ConversationRouter(default_agent_id="support").to_dict()}
+    channel = await bell.open(type="routed", target="support", knobs=knobs)
+    transport = WebhookTransport("https://door.example.org/in", secret=SECRET)
+    here.hub.transport("door", inbound=transport, channel=Door(channel, *outcomes))
+    return channel
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        LookupError(SECRETIVE),
+        UsageError(SECRETIVE),
+        SystemExit(SECRETIVE),
+        asyncio.CancelledError(SECRETIVE),
+        None,
+        SECRETIVE,
+    ],
+    ids=lambda outcome: type(outcome).__name__,
+)
+async def test_a_channel_that_cannot_be_found_is_to_be_tried_again(
+    caplog: pytest.LogCaptureFixture, outcome: object
+) -> None:
     async with site() as here:
-        transport = WebhookTransport("https://sms.example.org/in", secret=OTHER)
-        here.hub.transport("lost", inbound=transport, channel=lost)
-        failed = await post(here, name="lost", secret=OTHER)
+        await door(here, outcome)
+        failed = await post(here, name="door")
         assert reason_of(failed) == (500, "failed")
-        assert "address book" not in failed.text
-    assert "the address book is gone" in caplog.text
+        assert failed.json()["error"]["message"] == "something went wrong; the server's log says what"
+        assert (await post(here, name="door")).status_code == 202
+        assert len(await said(here, by="bell")) == 1
+    assert "channel= of the transport 'door' r" in caplog.text
+    assert "abcdefgh12345678" not in caplog.text
+
+
+async def test_a_refusal_of_the_function_that_finds_the_channel_is_final() -> None:
+    async with site() as here:
+        await door(here, Denied("blocked", detail="no such customer; token=abcdefgh12345678"))
+        refused = await post(here, name="door")
+        assert reason_of(refused) == (409, "blocked")
+        assert "no such customer" in refused.text
+        assert "abcdefgh12345678" not in refused.text
+        assert await said(here, by="bell") == []
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("channel", StoreUnavailable),
+        ("channel", OutcomeUnknown),
+        ("channel", StoreGone),
+        ("message", StoreUnavailable),
+        ("message", StoreGone),
+    ],
+)
+async def test_a_store_that_fails_is_to_be_tried_again(where: str, error: type[StoreError]) -> None:
+    store = TroubledStore()
+    hub = await Hub.over(store, clock=ManualClock())
+    async with site(hub=hub) as here:
+        await door(here, *[error("the disk /secret/path is full")] * (where == "channel"))
+        if where == "message":
+            store.fail("append", error("the disk /secret/path is full"))
+        failed = await post(here, name="door")
+        reason = "store_gone" if error is StoreGone else "store_unavailable"
+        assert reason_of(failed) == (503, reason)
+        assert failed.headers["retry-after"] == "1"
+        assert "/secret/path" not in failed.text
+        assert (await post(here, name="door")).status_code == 202
+        assert len(await said(here, by="bell")) == 1
+    await hub.close()

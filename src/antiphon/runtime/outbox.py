@@ -76,7 +76,7 @@ class TransportOptions(TypedDict, total=False):
     send: SendReply | None
     """Sends a reply once. `TransportRefused` if it can never be sent; anything else it raises: later again."""
     receive: ReceiveMessages | None
-    """Gives the messages that come in. The next one is asked for when the last is recorded."""
+    """Gives the messages that come in. The next one is asked for when the last is recorded or dropped."""
     channel: FindChannel | None
     """Opens or finds the channel of a message that has come in."""
     inbound: InboundReader | None
