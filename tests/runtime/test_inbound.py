@@ -1,11 +1,11 @@
-"""Messages that come in by a transport: each is recorded, retried or dropped, and acknowledged only then."""
+"""Messages that come in by a transport: each is recorded, retried, refused or given back."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -199,7 +199,7 @@ async def test_pauses_grow_and_begin_anew_with_the_next_message(office: Office) 
 
 
 @pytest.mark.parametrize("why", ["closed", "too large", "conflict"])
-async def test_what_the_channel_refuses_is_dropped_at_once(
+async def test_what_the_channel_refuses_is_not_retried(
     office: Office, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
     queue = Queue()
@@ -225,7 +225,7 @@ async def test_what_the_channel_refuses_is_dropped_at_once(
 @pytest.mark.parametrize(
     "error", [TooLarge("c", 2_000_000, 1_000_000), IdReused("c", "e"), LogCorrupt("c", 3, "its checksum is wrong")]
 )
-async def test_what_the_store_refuses_is_dropped_at_once(
+async def test_what_the_store_refuses_is_not_retried(
     office: Office, caplog: pytest.LogCaptureFixture, error: StoreError
 ) -> None:
     queue = Queue("one")
@@ -237,14 +237,23 @@ async def test_what_the_store_refuses_is_dropped_at_once(
     assert f"sms: the message id of one from +49 is refused: {error}" in caplog.text
 
 
-async def test_a_message_that_cannot_be_sent_is_dropped_at_once(
-    office: Office, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_message_that_cannot_be_sent_is_not_retried(office: Office, caplog: pytest.LogCaptureFixture) -> None:
     queue = Queue(InboundMessage("one", "x" * 201, "m1"), "two")
     with caplog.at_level(logging.WARNING, LOGGER):
         office.listen(queue)
         assert await office.recorded() == ["two"]
     assert "is refused: source is" in caplog.text
+
+
+@pytest.mark.parametrize("message_id", [None, 7, "", "\ud800"])
+async def test_a_message_without_an_id_is_not_retried(
+    office: Office, caplog: pytest.LogCaptureFixture, message_id: object
+) -> None:
+    queue = Queue(InboundMessage("one", "+49", message_id), "two")  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING, LOGGER):
+        office.listen(queue)
+        assert await office.recorded() == ["two"]
+    assert "is refused: the message_id of an inbound message" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [LookupError, SystemExit, asyncio.CancelledError])
@@ -273,29 +282,29 @@ async def test_a_function_that_finds_no_channel_is_tried_again(
     assert "abcdefgh12345678" not in caplog.text
 
 
-async def test_a_message_without_a_channel_is_dropped_in_the_end(
-    office: Office, caplog: pytest.LogCaptureFixture
-) -> None:
-    tried = 0
+async def test_a_message_without_a_channel_is_given_back(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    """A queue gives it again, so that nothing is lost while `channel=` fails."""
+    tried, found = 0, False
 
     async def find(message: InboundMessage) -> Channel:
         nonlocal tried
         tried += 1
-        if message.text == "one":
-            return None  # type: ignore[return-value]
-        return office.talk.channel
+        return office.talk.channel if found else None  # type: ignore[return-value]
 
     queue = Queue("one", "two")
     with caplog.at_level(logging.WARNING, LOGGER):
         office.listen(queue, find)
-        for number in range(1, MAX_CHANNEL_ATTEMPTS + 1):
+        for number in range(1, MAX_CHANNEL_ATTEMPTS + 3):
             await wait_until(lambda number=number: tried == number)  # type: ignore[misc]  # bound at once
             await all_done()
+            assert (queue.opened, queue.closed) == (1 + (number > 10), int(number >= 10))
             office.clock.advance(LONGEST_PAUSE_SECONDS)
-        assert await office.recorded() == ["two"]
-    said = "the message id of one from +49 is dropped after 10 attempts: channel= of the transport 'sms' returned None"
+        found = True
+        office.clock.advance(LONGEST_PAUSE_SECONDS)
+        await wait_until(lambda: queue.acknowledged == ["one", "two"])
+    assert await office.recorded() == ["one", "two"]
+    said = "the message id of one from +49 is given back after 10 attempts: channel= of the transport 'sms' returned"
     assert said in caplog.text
-    assert queue.acknowledged == ["one", "two"]
 
 
 async def test_a_plain_function_finds_the_channel(office: Office) -> None:
@@ -448,7 +457,7 @@ async def test_a_message_that_is_being_recorded_when_a_hub_closes_is_recorded_an
     assert (office.found, office.store.taken) == (["one"], 2)
 
 
-async def test_what_a_hub_refuses_because_it_closes_is_not_dropped(
+async def test_what_a_hub_refuses_because_it_closes_is_not_refused(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue, slow, may_go_on = Queue("one", "two"), Slow(), asyncio.Event()
@@ -468,7 +477,7 @@ async def test_what_a_hub_refuses_because_it_closes_is_not_dropped(
     assert (office.store.taken, caplog.text) == (1, "")
 
 
-async def test_no_message_is_asked_for_or_dropped_once_the_hub_closes(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_message_is_asked_for_or_refused_once_the_hub_closes(caplog: pytest.LogCaptureFixture) -> None:
     """One that could not be recorded by then counts as not received."""
     clock, store, queue = ManualClock(), FullStore(), Queue("one", "two")
     hub = await Hub.over(store, clock=clock, engine=LocalEngine(store, clock, grace=0.01))
@@ -484,7 +493,7 @@ async def test_no_message_is_asked_for_or_dropped_once_the_hub_closes(caplog: py
         await soon(hub.close())
     assert (queue.acknowledged, queue.waiting, queue.closed) == ([], ["one", "two"], 1)
     assert "refused" not in caplog.text
-    assert "dropped" not in caplog.text
+    assert "given back" not in caplog.text
 
 
 async def test_a_hub_closes_while_an_iterator_waits(office: Office) -> None:
@@ -495,7 +504,28 @@ async def test_a_hub_closes_while_an_iterator_waits(office: Office) -> None:
     assert (queue.acknowledged, queue.closed) == (["one"], 1)
 
 
-async def test_a_refusal_of_the_function_drops_the_message(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_iterator_that_ignores_its_end_does_not_keep_a_hub_from_closing(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = asyncio.Event()
+
+    async def receive() -> AsyncIterator[InboundMessage]:
+        while not ends.is_set():
+            with suppress(asyncio.CancelledError):
+                await ends.wait()
+        yield as_message("too late")
+
+    with caplog.at_level(logging.WARNING):
+        office.hub.transport("sms", receive=receive, channel=office.find)
+        await all_done()
+        await soon(office.hub.close())
+    assert "receive= of the transport 'sms' was cancelled and still runs" in caplog.text
+    ends.set()
+    await all_done()
+    assert office.found == []
+
+
+async def test_a_refusal_of_the_function_refuses_the_message(office: Office, caplog: pytest.LogCaptureFixture) -> None:
     async def find(message: InboundMessage) -> Channel:
         if message.text == "one":
             raise Denied("blocked", detail="no such customer")

@@ -411,7 +411,7 @@ async def test_a_transport_that_is_registered_beside_another_sends_no_old_replie
         assert (sms.heard, email.heard) == (["bot on one", "bot on three"], ["bot on four"])
 
 
-@pytest.mark.parametrize("field", ["recipient", "observed"])
+@pytest.mark.parametrize("field", ["recipient", "antiphon.observed"])
 async def test_a_participant_cannot_write_the_fields_of_the_hub(field: str) -> None:
     """A message would leave to any address."""
     line = Line()

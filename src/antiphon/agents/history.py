@@ -19,7 +19,7 @@ from typing import NamedTuple
 from antiphon.agents.call_results import Summary, summary_in
 from antiphon.agents.team import mentioned_name
 from antiphon.core.codec import to_json
-from antiphon.core.envelope import Envelope, Instant, visible_to
+from antiphon.core.envelope import Envelope, Instant
 from antiphon.core.errors import UsageError
 from antiphon.core.event_data import event_of
 from antiphon.core.events import EV_HISTORY_IMPORTED, EV_PACKET, SPEECH_TYPES, Packet
@@ -74,7 +74,7 @@ class History:
         """The sequences of envelopes behind the cursor that are added already."""
         self._summaries: list[tuple[int, Summary]] = []
         """Those that were made, and where in the log the turns were assigned that made them."""
-        self._briefings: list[tuple[int, str]] = []
+        self._briefings: list[tuple[int, str | None]] = []
         """What other agents have told the reader when they handed over, and where."""
         self.looked_ahead = 0
         """Up to where envelopes behind the cursor were looked at, of a channel in which every message has its turn."""
@@ -123,14 +123,15 @@ class History:
     def _add_briefing(self, envelope: Envelope) -> None:
         routing = envelope.event_data.get("routing")
         event = event_of(envelope) if isinstance(routing, dict) and routing.get("briefing") else None
-        if not isinstance(event, Packet) or event.routing.target != self.reader or event.routing.rejected:
+        if not isinstance(event, Packet) or event.routing.rejected:
             return
-        if event.routing.summary and visible_to(envelope, self.reader):
-            text = BRIEFING_TEMPLATE.format(envelope.sender_id, event.routing.summary)
-            self._briefings.append((self._place_of(envelope), text))
+        text, summary = None, event.routing.summary
+        if summary and event.routing.target == self.reader:  # also if the packet is kept from the reader otherwise
+            text = BRIEFING_TEMPLATE.format(envelope.sender_id, indent_lines(summary) if self.named else summary)
+        self._briefings.append((self._place_of(envelope), text))
 
     def briefing_before(self, sequence: int) -> str | None:
-        """What the agent that handed over to the reader last has told it, up to this place; None if none has."""
+        """What the last handoff up to this place tells the reader; None if it was to another, or said nothing."""
         return next((text for place, text in reversed(self._briefings) if place <= sequence), None)
 
     def summary_before(self, sequence: int, by: str) -> Summary | None:

@@ -22,8 +22,10 @@ TRANSPORT_FIELD = "transport"
 """A field of speech: the transport by which a message came, or by which a reply leaves."""
 RECIPIENT_FIELD = "recipient"
 """A field of a reply: the address it is sent to. The hub writes it, and the transport, unless the sender has."""
-OBSERVED_FIELD = "observed"
-"""A field of a private message: true if the hub has extended its audience by the observer, who comes last in it."""
+OBSERVED_FIELD = "antiphon.observed"
+"""A field of a private event: true if the hub has extended its audience by the observer, who comes last in it.
+
+Events of any type have it, so its name must not be one that their data uses."""
 
 
 class ConversationMoved(msgspec.Struct, frozen=True, omit_defaults=True):

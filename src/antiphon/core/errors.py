@@ -207,5 +207,7 @@ class TransportUnavailable(AntiphonError):
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
+        if retry_after is not None and not isinstance(retry_after, int | float):
+            raise UsageError(f"retry_after is {describe(retry_after)}; give a number of seconds")
         self.retry_after = retry_after
         """After how many seconds the other side wants to be asked again; None if it does not say."""

@@ -211,7 +211,7 @@ async def run_isolated(
         # `wait`, not `await task`: it never raises what the task raises, so a CancelledError here is the caller's own.
         await asyncio.wait((task,))
     except asyncio.CancelledError:
-        await _cancel_user_code(task)
+        await cancel_user_code(task)
         raise
     return outcome.value
 
@@ -280,7 +280,8 @@ def _close_coroutine(task: asyncio.Task[None]) -> None:
     task.cancel()
 
 
-async def _cancel_user_code(task: asyncio.Task[None]) -> None:
+async def cancel_user_code(task: asyncio.Task[None]) -> None:
+    """Cancel user code, and leave it behind if it has not ended in time."""
     task.cancel()
     try:
         await asyncio.wait((task,), timeout=CLEAN_UP_SECONDS)

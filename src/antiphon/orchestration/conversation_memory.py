@@ -364,7 +364,9 @@ def reply_route(memory: ConversationMemory, draft: Envelope) -> tuple[str, str] 
     speaker, message = draft.sender_id, memory.current
     if memory.kinds.get(speaker) != "agent":
         message = memory.contact if _speaks_for_staff(memory, draft) else None
-        if message is None or message.sender == speaker or ADDRESSED_FIELD in draft.event_data:
+        if message is None or message.sender == speaker:
+            return None
+        if draft.event_data.get(ADDRESSED_FIELD, message.sender) != message.sender:
             return None
     if message is None or not visible_to(draft, message.sender):
         return None

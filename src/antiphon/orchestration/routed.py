@@ -254,10 +254,15 @@ class Routed:
             told: Json = {"rejected": found.reason}
         else:
             told = {"target": found.agent or found.person, "phase": found.phase, "briefing": True}
-            if draft.audience is not None and found.agent is not None and found.agent not in draft.audience:
-                draft = with_fields(draft, audience=[*draft.audience, found.agent])
+            draft = self._heard_by_next(draft, found.agent)
         written = {**data_of(routing), **told}
         return with_fields(draft, event_data={**draft.event_data, "routing": written})
+
+    def _heard_by_next(self, draft: Envelope, agent: str | None) -> Envelope:
+        """A private packet as the next agent sees it too. What the observer says to staff is kept from that agent."""
+        if draft.audience is None or agent is None or agent in draft.audience or draft.sender_id == self._observer:
+            return draft
+        return with_fields(draft, audience=[*draft.audience, agent])
 
     def _with_transport(self, memory: ConversationMemory, draft: Envelope) -> Envelope:
         """The reply with the transport by which it leaves. What the observer says stays here."""
@@ -302,7 +307,9 @@ def _moved_by_handoff(
 ) -> ConversationMoved:
     before, target = memory.state, routing.target or ""
     agent = target if state.participants.get(target) == "agent" else None
-    from_agent = envelope.sender_id if envelope.sender_id != observer else before.active_agent_id or memory.answering
+    from_agent = (
+        envelope.sender_id if envelope.sender_id != observer else before.active_agent_id or memory.answering or None
+    )
     return ConversationMoved(
         from_phase=before.phase,
         to_phase=routing.phase or before.phase,

@@ -192,7 +192,7 @@ class ConversationRouter:
         if active is not None and can_answer(active):
             return RouteChoice(active, reason=AFFINITY)
         if self.asks_predicates:
-            envelope, state, conversation = _detached(envelope, state, conversation)
+            state = detach_state(state)
         errors: list[RuleError] = []
         for place, rule in self._ranked:
             try:
@@ -294,24 +294,19 @@ def _is_among(value: object, allowed: Collection[str] | None) -> bool:
 
 
 def _ask_predicate(name: str, asked: tuple[Envelope, State, ConversationState]) -> bool:
-    answer: object = PREDICATES.find(name)(*asked)
+    """What a predicate says. It is given copies, because what it changes must not reach the rules behind its own."""
+    envelope, state, conversation = asked
+    audience = None if envelope.audience is None else list(envelope.audience)
+    answer: object = PREDICATES.find(name)(
+        dataclasses.replace(envelope, audience=audience, event_data=copy_json(envelope.event_data)),
+        state,
+        msgspec.structs.replace(conversation, context=copy_json(conversation.context)),
+    )
     if isinstance(answer, bool):
         return answer
     if inspect.iscoroutine(answer):
         answer.close()
     raise TypeError(f"the predicate {name!r} returned {describe(answer)}; return True or False")
-
-
-def _detached(
-    envelope: Envelope, state: State, conversation: ConversationState
-) -> tuple[Envelope, State, ConversationState]:
-    """The same values, sharing nothing that could be changed."""
-    audience = None if envelope.audience is None else list(envelope.audience)
-    return (
-        dataclasses.replace(envelope, audience=audience, event_data=copy_json(envelope.event_data)),
-        detach_state(state),
-        msgspec.structs.replace(conversation, context=copy_json(conversation.context)),
-    )
 
 
 def _absence_error(place: int | None, what: str, agent: str) -> RuleError:
@@ -349,8 +344,14 @@ def _unfit_agents(router: ConversationRouter, roster: ChannelRoster) -> Iterator
         elif name == router.supervisor_id:
             message = f"{origin}: {name!r} is the observer (supervisor_id), which is given no turn by rules"
             yield Finding("warning", "observer_routed", message)
-    if router.supervisor_id is not None and router.supervisor_id not in roster.kinds:
-        yield _absent_finding("supervisor_id", router.supervisor_id, roster)
+    observer = router.supervisor_id
+    if observer is None:
+        return
+    if observer not in roster.kinds:
+        yield _absent_finding("supervisor_id", observer, roster)
+    elif observer == next(iter(roster.kinds)):
+        message = f"supervisor_id: {observer!r} opens the channel; no agent answers what the observer says"
+        yield Finding("warning", "observer_routed", message)
 
 
 def _absent_finding(origin: str, name: str, roster: ChannelRoster) -> Finding:

@@ -1,10 +1,11 @@
-"""The messages that come in by a transport: each is recorded in its channel, or dropped with a line in the log.
+"""The messages that come in by a transport: each is recorded in its channel, or refused with a line in the log.
 
-Rule 1: the next message is asked for when the last one is recorded or dropped. An iterator takes that for an
+Rule 1: the next message is asked for when the last one is recorded or refused. An iterator takes that for an
         acknowledgement, so a message that has to be retried is retried here, and the iterator is not asked.
-Rule 2: what the channel refuses is dropped at once: it would be refused again. A failing store is retried for ever.
-        Any other error is one of `channel=`: it is retried with growing pauses, and then the message is dropped.
-Rule 3: once the hub closes nothing is asked for, recorded or dropped. The message at hand counts as not received.
+Rule 2: what the channel refuses is not retried: it would be refused again. A failing store is retried for ever. Any
+        other error is one of `channel=`: it is retried with growing pauses, and then the message is given back: its
+        iterator is closed without being asked for another, and `receive` is called again.
+Rule 3: once the hub closes nothing is asked for, recorded or refused. The message at hand counts as not received.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from antiphon.core.envelope import Envelope, derived_id
 from antiphon.core.errors import Denied, IdReused, LogCorrupt, StoreError, StoreGone, TooLarge, UsageError
 from antiphon.core.text import describe
 from antiphon.core.transport import InboundMessage
-from antiphon.engines.user_code import run_contained
+from antiphon.engines.user_code import cancel_user_code, run_contained
 from antiphon.hub.clock import TimerQueue
 from antiphon.hub.known_secrets import redact_error, redact_text
+from antiphon.runtime.arguments import check_text_argument
 
 logger = logging.getLogger("antiphon.transport")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 MAX_CHANNEL_ATTEMPTS = 10
-"""How often `channel=` is tried for one message: for about 8.5 minutes, so that a short outage loses nothing."""
+"""How often `channel=` is tried for one message, for about 8.5 minutes, before the message is given back."""
+MESSAGE_ID_ADVICE = "give the id that its sender gave it"
 
 
 class InboundOptions(TypedDict, total=False):
@@ -54,6 +57,10 @@ class ChannelLookupFailed(Exception):
     """The function `channel=` of a transport raised an error, or returned no channel."""
 
 
+class MessageGivenBack(Exception):
+    """A message could not be recorded, and was not acknowledged."""
+
+
 def longer_pause(seconds: float) -> float:
     """The pause after one of so many seconds."""
     return min(2 * seconds, LONGEST_PAUSE_SECONDS)
@@ -61,6 +68,7 @@ def longer_pause(seconds: float) -> float:
 
 async def record_message(name: str, find: FindChannel, message: InboundMessage) -> Envelope:
     """Record a message in its channel. The same message again gives the envelope of the first time."""
+    check_text_argument(message.message_id, "the message_id of an inbound message", MESSAGE_ID_ADVICE, least=1)
     channel = await _find_channel(name, find, message)
     # Two transports may give equal ids to different messages.
     message_id = derived_id("inbound", name, message.message_id)
@@ -110,24 +118,36 @@ class MessageReceiver:
 
     async def run(self) -> None:
         """Receive until the iterator ends, the store is gone, or the hub closes."""
-        receiving = asyncio.current_task()
-        assert receiving is not None, "a receiver runs in a task"
-        stopping = asyncio.create_task(self._stop_at_closing(receiving), name=f"end of messages by {self._name}")
+        reading = asyncio.create_task(self._read(), name=f"receive= of the transport {self._name!r}")
+        closing = asyncio.create_task(self._closing.wait(), name=f"end of messages by {self._name}")
         try:
-            while not (self._closing.is_set() or await self._has_ended(receiving)):
-                await self._wait(self._pause)
-                self._pause = longer_pause(self._pause)
+            await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
+            if self._recording:  # not cut off: the reader ends when the message is recorded
+                await asyncio.wait((reading,))
         finally:
-            stopping.cancel()
+            closing.cancel()
+            if not reading.done():
+                await cancel_user_code(reading)  # an iterator that ignores it must not keep the hub from closing
+        if reading.done() and not reading.cancelled():
+            reading.result()
 
-    async def _has_ended(self, receiving: asyncio.Task[object]) -> bool:
-        """Receive; whether there is nothing more to receive. False if the iterator failed and is to be called again."""
+    async def _read(self) -> None:
+        while not (self._closing.is_set() or await self._has_ended()):
+            await self._wait(self._pause)
+            self._pause = longer_pause(self._pause)
+
+    async def _has_ended(self) -> bool:
+        """Receive; whether there is nothing more to receive. False if `receive` is to be called again."""
+        reading = asyncio.current_task()
+        assert reading is not None, "a transport is read in a task"
         try:
             await self._receive_all()
         except StoreGone:
             return True
+        except MessageGivenBack:
+            return False
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # an iterator is code of the user's
-            if receiving.cancelling():
+            if reading.cancelling():
                 raise
             logger.warning("%s cannot receive: %s", self._name, redact_error(error))
             return False
@@ -140,13 +160,13 @@ class MessageReceiver:
                     said = redact_text(describe(message))
                     logger.error("%s received %s; receive= must give an InboundMessage", self._name, said)
                     continue
-                await self._record_or_drop(message)
+                await self._record_or_refuse(message)
                 self._pause = FIRST_PAUSE_SECONDS
                 if self._closing.is_set():
                     return
 
-    async def _record_or_drop(self, message: InboundMessage) -> None:
-        """Have a message recorded, however long that takes, or drop it. If the hub closes, do neither."""
+    async def _record_or_refuse(self, message: InboundMessage) -> None:
+        """Have a message recorded, however long that takes, or refuse it. If the hub closes, do neither."""
         attempts, pause = 0, FIRST_PAUSE_SECONDS
         while not self._closing.is_set():
             self._recording = True
@@ -159,15 +179,15 @@ class MessageReceiver:
                 if self._closing.is_set():  # a hub that closes refuses everything
                     return
                 attempts += not isinstance(error, StoreError)
-                if self._is_dropped(message, error, attempts):
+                if self._is_refused(message, error, attempts):
                     return
             finally:
                 self._recording = False
             await self._wait(pause)
             pause = longer_pause(pause)
 
-    def _is_dropped(self, message: InboundMessage, error: Exception, attempts: int) -> bool:
-        """Whether a message is not retried after this error. The log says so, and why."""
+    def _is_refused(self, message: InboundMessage, error: Exception, attempts: int) -> bool:
+        """Whether a message is refused, and not retried after this error. After the last attempt it is given back."""
         named = (self._name, message.message_id, message.source)
         match error:
             case Denied() | UsageError() | TooLarge() | IdReused() | LogCorrupt():
@@ -181,9 +201,9 @@ class MessageReceiver:
         if attempts < MAX_CHANNEL_ATTEMPTS:
             logger.warning("%s: the message %s from %s is tried again: %s", *named, why)
             return False
-        said = "%s: the message %s from %s is dropped after %d attempts: %s"
+        said = "%s: the message %s from %s is given back after %d attempts: %s"
         logger.error(said, *named, attempts, why)
-        return True
+        raise MessageGivenBack from error
 
     async def _wait(self, seconds: float) -> None:
         over = asyncio.Event()
@@ -192,12 +212,6 @@ class MessageReceiver:
             await over.wait()
         finally:
             timer.cancel()
-
-    async def _stop_at_closing(self, receiving: asyncio.Task[object]) -> None:
-        """End the wait for the next message, or for the next attempt, when the hub closes."""
-        await self._closing.wait()
-        if not self._recording:
-            receiving.cancel()
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ from antiphon.core.event_data import data_of
 from antiphon.core.events import SPEECH_TYPES
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.step import Admitted, hub_draft, record
-from antiphon.core.text import describe
+from antiphon.core.text import MAX_ERROR_CHARS, describe, sanitize
 from antiphon.core.transport import InboundMessage, InboundReader, OutboundReply
 from antiphon.engines.user_code import run_contained
 from antiphon.hub.admission import AdmissionPlan
@@ -76,7 +76,7 @@ class TransportOptions(TypedDict, total=False):
     send: SendReply | None
     """Sends a reply once. `TransportRefused` if it can never be sent; anything else it raises: later again."""
     receive: ReceiveMessages | None
-    """Gives the messages that come in. The next one is asked for when the last is recorded or dropped."""
+    """Gives the messages that come in. The next one is asked for when the last is recorded or refused."""
     channel: FindChannel | None
     """Opens or finds the channel of a message that has come in."""
     inbound: InboundReader | None
@@ -229,7 +229,7 @@ class Transports:
                 async with port.slots, self._timers.within(SEND_SECONDS):
                     await run_contained(send_once, f"the transport {port.name!r}", port.send)
             except TransportRefused as error:
-                why = redact_text(str(error))
+                why = sanitize(redact_text(str(error)))[:MAX_ERROR_CHARS]
                 logger.warning("%s refuses the reply %s for good: %s", port.name, reply_id, why)
                 failed = ReplyUndeliverable(port.name, reply_id, sequence, why, attempt)
                 await self._record(live, EV_REPLY_UNDELIVERABLE, failed)
