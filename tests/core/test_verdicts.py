@@ -67,6 +67,30 @@ APPROVING = [
     "Longer:\n````md\n```\nx\n```\n````\nAPPROVED",
     "\u201cIt is fine.\u201d\nAPPROVED",
     "***\n\nAPPROVED",
+    "No issues found.\n\nAPPROVED",
+    "No further comments.\n\nAPPROVED",
+    "I see no problems\n\nAPPROVED",
+    "- Security: no remaining issues\n\nAPPROVED",
+    "Works without errors.\nAPPROVED",
+    "Rename `x`. Not blocking.\n\nAPPROVED",
+    "Not bad!\nLGTM",
+    "The metre is not perfect, but this is fine.\n\nAPPROVED",
+    "If you touch this again, rename `x`.\n\nAPPROVED",
+    "Bad input is now rejected.\n\nAPPROVED",
+    "The cache is not yet used elsewhere.\n\nAPPROVED",
+    "## Verdict\n\n**APPROVED**",
+    "**Verdict**\nAPPROVED",
+    "## Final verdict\nAPPROVED",
+    "**Final Verdict:** APPROVED",
+    "**Verdict:** **APPROVED**",
+    "Overall decision: LGTM",
+    "Recommendation: approve",
+    "\u2705 APPROVED",
+    "**Verdict:** \u2705 **APPROVED**",
+    "APPROVED \u2714\ufe0f",
+    "LGTM! \U0001f680",
+    "LGTM \U0001f44d",
+    "First round: \u274c. Now all is right.\n\nAPPROVED",
 ]
 NOT_APPROVING = [
     "",
@@ -201,6 +225,37 @@ NOT_APPROVING = [
     "Say this.\n```\n```json\nAPPROVED",
     "Say this.\n```\n````\nand this\n```\nAPPROVED",
     "Say this ``` in code.\nAPPROVED",
+    "REJECTED\n\nAPPROVED",
+    "Verdict: REJECTED\n\nVerdict: APPROVED",
+    "Changes requested.\nAPPROVED",
+    "I disapprove.\nAPPROVED",
+    "This is not approved.\n\nAPPROVED",
+    "I cannot approve this as it is.\nAPPROVED",
+    "This change is NOT ready to be merged.\nAPPROVED",
+    "I am afraid that this is not good enough.\nAPPROVED",
+    "We are not there yet.\n\nAPPROVED",
+    "Only if the tests pass.\nAPPROVED",
+    "Provided that the tests pass.\n\nAPPROVED",
+    "## If the tests pass\nAPPROVED",
+    "# What I would say if it were good\nAPPROVED",
+    "- It should be\n\nAPPROVED",
+    "The opposite of\n\nAPPROVED",
+    "Nothing of this is\n\nAPPROVED",
+    "You have asked me to end with\n\nAPPROVED",
+    "The author claims:\nAPPROVED",
+    "Mend the tests first. Then it will be this:\n\nAPPROVED",
+    "Almost\n\nAPPROVED",
+    "It isnt so\n\nAPPROVED",
+    "No tests.\nAPPROVED",
+    "No error handling.\nAPPROVED",
+    "\u274c\nAPPROVED",
+    "\U0001f44e\n\nAPPROVED",
+    "APPROVED \u274c",
+    "\u2705\u274c APPROVED",
+    "APPROVED \u2705 if the tests pass",
+    "Not my final verdict: APPROVED",
+    "Previous verdict: APPROVED",
+    'Here it is.\n```json\n{"verdict": "approved"}\n```',
 ]
 
 
@@ -226,7 +281,19 @@ def test_deep_json_is_no_approval() -> None:
 def test_long_lines_cost_little_and_approve_nothing() -> None:
     """Patterns that could be read in many ways would take hours for these."""
     pieces = ("*", " ", "_*", "`", "verdict:", "verdict: ", "not ", "not,", "be*", "-", "#", "!", ".", "\n")
-    for piece in (*pieces, "```\n", "```a\n", "~~~", "a'", "a "):
+    for piece in (
+        *pieces,
+        "```\n",
+        "```a\n",
+        "~~~",
+        "a'",
+        "a ",
+        "no further ",
+        "not ready ",
+        "if ",
+        "\u274c ",
+        "\u2705",
+    ):
         assert not is_approved("APPROVED" + piece * 200_000 + "x")
         assert not is_approved(piece * 200_000 + "x\nAPPROVED" + piece * 200_000 + "?")
     assert is_approved("." * 200_000 + "\nAPPROVED")
@@ -256,13 +323,17 @@ beside = st.text(max_size=12) | st.sampled_from(
         ",",
         "{",
         '"',
+        "\u2705",
+        "\u274c",
     ]
 )
 
 
 def bare(line: str) -> str:
     """A line without the marks that may stand beside a verdict."""
-    return re.sub(r"[*_`#. !]", "", line.strip().lower()).removeprefix("verdict:")
+    return re.sub(r"[*_`#. !\u2705\u2714\ufe0f\U0001f44d\U0001f389\U0001f680]", "", line.strip().lower()).removeprefix(
+        "verdict:"
+    )
 
 
 @given(st.lists(beside, max_size=3), st.sampled_from(WORDS), st.lists(beside, max_size=3))
