@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from antiphon import Envelope
+from antiphon.core.codec import to_json
 from antiphon.core.ruleset import AdapterTraits
 from antiphon.core.state import Turn
 from antiphon.engines import environment
@@ -97,3 +98,31 @@ async def test_only_so_many_channels_are_shared(monkeypatch: pytest.MonkeyPatch)
         log.state.channel_id = f"c{number}"
         assert await shown(cache, log, "a1", 4) == ["one"]
     assert list(cache._shared) == ["c3", "c4"]
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [{"note": {"text": "x" * 100}}, {"note": [["x" * 50], "x" * 50]}, {"note": {"x" * 100: 1}}],
+    ids=["dict", "list", "keys"],
+)
+async def test_a_shared_log_is_measured_by_texts_at_every_depth(
+    monkeypatch: pytest.MonkeyPatch, nested: dict[str, object]
+) -> None:
+    limit, count = 2000, 20
+    monkeypatch.setattr(environment, "MAX_SHARED_LOG_BYTES", limit)
+    monkeypatch.setattr(environment, "RECORD_OVERHEAD_BYTES", 0)
+    facts = [packed("a1", f"packet {number}", set=nested) for number in range(count)]
+    log, cache = Log(AGENTS, *facts), HistoryCache()
+    last, expected = len(log.log), [f"packet {number}" for number in range(count)]
+    assert await shown(cache, log, "a2", last) == expected
+    kept = cache._shared["c"].between(0, last)
+    assert sum(len(to_json(each.event_data)) for each in kept) <= limit
+    assert await shown(cache, log, "a3", last) == expected
+    assert log.decoded == 3 * last  # once for all agents, and by each reader, for which too little was kept
+
+
+async def test_a_shared_log_within_its_limit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "MAX_SHARED_LOG_BYTES", 2000)
+    log, cache = Log(AGENTS, packed("a1", "packet", set={"note": {"text": "x" * 100, "count": 7}})), HistoryCache()
+    assert [await shown(cache, log, name, len(log.log)) for name in ("a2", "a3")] == [["packet"], ["packet"]]
+    assert log.decoded == len(log.log)

@@ -24,7 +24,7 @@ from antiphon.agents.call_results import Finish, Handoff, NotDone, ToolResult, T
 from antiphon.agents.signature import INJECT_CHANNEL, INJECT_CONTEXT, INJECT_IDEMPOTENCY_KEY, ToolFunction
 from antiphon.agents.tool import Tool
 from antiphon.agents.type_schemas import encode_hook
-from antiphon.core.codec import copy_json
+from antiphon.core.codec import MAX_EVENT_BYTES, copy_json, to_json
 from antiphon.core.envelope import Json
 from antiphon.core.text import describe, describe_error, sanitize
 from antiphon.engines.user_code import (
@@ -39,6 +39,8 @@ logger = logging.getLogger("antiphon.engine")
 
 MAX_RESULT_BYTES = 128 * 1024
 """How many bytes of text a result may have."""
+MAX_ROUTING_BYTES = 96 * 1024
+"""How many bytes of JSON a `Handoff` or a `Finish` may have: the packet that ends the turn has its text twice."""
 
 
 _result_encoder = msgspec.json.Encoder(enc_hook=encode_hook)
@@ -172,10 +174,10 @@ def _routing_result(value: Handoff | Finish) -> ToolResult:
         texts = {name: sanitize(given) for name, given in fields if not isinstance(given, bool)}
     except AttributeError:
         return failed_result(f"The tool returned {describe(value)}; its fields should be text.")
-    size = sum(len(text.encode()) for text in texts.values())
-    if size > MAX_RESULT_BYTES:
-        kind = type(value).__name__
-        return failed_result(f"The {kind} has {size} bytes; the limit is {MAX_RESULT_BYTES}. Say it in fewer words.")
+    size = len(to_json(texts))
+    if size > MAX_ROUTING_BYTES:
+        told = f"The {type(value).__name__} has {size} bytes of JSON; the limit is {MAX_ROUTING_BYTES}."
+        return failed_result(f"{told} Say it in fewer words.")
     if isinstance(value, Handoff):
         return ToolResult(f"Handed off to {texts['target']}.", handoff=msgspec.structs.replace(value, **texts))
     finish = msgspec.structs.replace(value, **texts)
@@ -205,4 +207,8 @@ def _text_result(text: str) -> ToolResult:
     size = len(text.encode())
     if size > MAX_RESULT_BYTES:
         return failed_result(f"The result has {size} bytes; the limit is {MAX_RESULT_BYTES}. Ask for less at once.")
+    size = len(to_json(text)) - len('""')
+    if size > MAX_EVENT_BYTES:  # control characters, which have six bytes each in the log
+        told = f"The result has {size} bytes of JSON; the limit is {MAX_EVENT_BYTES}."
+        return failed_result(f"{told} It should be text without control characters.")
     return ToolResult(text)
