@@ -186,12 +186,56 @@ def test_a_program_that_routes_to_no_agent(run: Run, tmp_path: Path, more: str, 
     ("more", "told"),
     [
         ("pipeline = None", "team.py defines no graph, router or pipeline; add one"),
+        ("agents = pipeline = None", "team.py defines no graph, router or pipeline; add one"),
+        ("PIPELINE, pipeline = pipeline, None", "no graph, router or pipeline; it has 'PIPELINE': call it 'pipeline'"),
         ("1 / 0", "team.py:8: ZeroDivisionError: division by zero"),
+        ("pipeline = ConversationPipeline([])", "team.py:8: stages is empty; give at least one PipelineStage"),
+        ("pipeline = {'stages': [7]}", "team.py: the pipeline: stage 0 is 7"),
+        ("router = {}", "team.py defines a router and a pipeline; keep one of them"),
     ],
 )
 def test_a_program_without_rules_or_with_a_mistake(run: Run, tmp_path: Path, more: str, told: str) -> None:
     path = written(tmp_path, PROGRAM + more, "team.py")
-    for command in ("check", "draw"):
-        result = run(command, path)
-        assert result.exit_code == 1
+    for command in ("draw", "draw --json"):
+        result = run(*command.split(" "), path)
+        assert (result.exit_code, result.stdout) == (1, "")
         assert told in result.stderr
+    for options in ((), ("--json",)):
+        result = run("check", path, *options)
+        assert result.exit_code == 1
+        assert told in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ("", ["ann", "dana", "triage", "billing"]),
+        ("participants = None", ["triage", "billing"]),
+        ("participants = None\nrouter, pipeline = pipeline.to_router(), None", ["triage", "billing"]),
+        ("pipeline, graph = None, TransitionGraph.sequence(['ann', 'dana', 'triage', 'billing'])",
+         ["ann", "dana", "triage", "billing"]),
+    ],
+)  # fmt: skip
+def test_a_program_of_rules_alone_needs_no_agents(run: Run, tmp_path: Path, more: str, names: list[str]) -> None:
+    path = written(tmp_path, f"{PROGRAM}{more}\nagents = None", "team.py")
+    found = json.loads(run("check", path, "--json").stdout)
+    assert found == {"ok": True, "participants": names, "findings": []}
+    assert run("draw", path).stdout.startswith("flowchart")
+
+
+def test_a_graph_of_a_program_that_names_nobody_of_it(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, f"{PROGRAM}pipeline, graph = None, TransitionGraph.sequence(['ann', 'ben'])", "team.py")
+    result = run("check", path)
+    assert (result.exit_code, result.stderr) == (1, "loaded\n")
+    assert "transition 0 gives the turn to 'ben', who is not a participant; there are: ann, dana," in result.stdout
+
+
+@pytest.mark.parametrize("text", ['{"stages": [', "", "pipeline = 7"])
+def test_a_broken_json_file(run: Run, tmp_path: Path, text: str) -> None:
+    path = written(tmp_path, text)
+    checked, drawn = run("check", path, "--json"), run("draw", path, "--json")
+    assert (checked.exit_code, drawn.exit_code, drawn.stdout) == (1, 1, "")
+    (fault,) = json.loads(checked.stdout)["findings"]
+    assert fault["message"].startswith(f"{path} is no JSON: Expecting value: line 1 column ")
+    assert fault["message"].endswith("; a Python file is read as one if its name ends in .py")
+    assert f"Error: {path} is no JSON: Expecting value" in drawn.stderr

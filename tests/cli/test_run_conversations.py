@@ -277,9 +277,37 @@ def test_a_person_at_a_terminal_is_everybody_who_is_no_agent(tmp_path: Path) -> 
         terminal.see("you> ")
         terminal.type("/quit\n")
         assert terminal.end() == 0
+        assert terminal.text.count("no agent answers until") == 1  # not what dana says, nor after the release
+
+
+def test_only_what_is_said_to_a_person_now_is_said_to_be_held(tmp_path: Path) -> None:
+    path, store = written(tmp_path), str(tmp_path / "team.db")
+    held = "— for dana: no agent answers until it is released\n"
+    typed("run", path, "--store", store, *said("Was I charged twice?", "A person, please.", "Hello?"))
+    done = typed("run", path, "--store", store, *said("Anybody?"))
+    assert f"{HOLD}you> Hello?\nyou> Anybody?\n{held}You leave." in done.stdout
+    assert done.stdout.count(held) == 1
+
+
+def test_a_hold_for_any_person_is_one_for_a_person(tmp_path: Path) -> None:
+    path = written(tmp_path, 'agents[0] = Agent("triage", ScriptedModel([hand_over("human", "One moment.")]))')
+    done = typed("run", path, *said("A person, please.", "Hello?"))
+    assert done.stdout.endswith(
+        "— a person has the conversation (intake): an invoice\n"
+        "you> Hello?\n— for a person: no agent answers until it is released\nYou leave.\n"
+    )
 
 
 # Serve
+
+
+def test_a_served_router_that_names_no_agent_of_the_file_is_warned_of(tmp_path: Path) -> None:
+    path = written(tmp_path, "router = ConversationRouter(default_agent_id='dana')", head=ROUTED)
+    with Terminal("serve", path, "--port", "0") as terminal:
+        terminal.see("Warning: the router: default_agent_id: 'dana' is of kind human; only agents are")
+        terminal.see("Kept in memory")
+    with served(written(tmp_path)) as begun:
+        assert begun["warnings"] == []
 
 
 def test_a_served_conversation_is_a_model(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ class GraphCheckReport(msgspec.Struct, frozen=True):
 def check_command(*, path: str, participants: tuple[str, ...], rules: str | None, as_json: bool) -> None:
     """Check the graph, pipeline or router in FILE, without asking any agent.
 
-    FILE is a Python file as for `antiphon run`, which is executed, or JSON: what to_dict() of a TransitionGraph,
-    ConversationPipeline or ConversationRouter gives, or the knobs of a channel: {"graph": …, "writers": …, "tier": …}
-    or {"router": …, "handoff": …}, and perhaps "participants". A pipeline is known by its "stages", a router by its
-    "rules", a graph by its "transitions".
+    FILE is a Python file as for `antiphon run`, which is executed and needs no agents, or JSON: what to_dict() of a
+    TransitionGraph, ConversationPipeline or ConversationRouter gives, or the knobs of a channel: {"graph": …,
+    "writers": …, "tier": …} or {"router": …, "handoff": …}, and perhaps "participants". A pipeline is known by its
+    "stages", a router by its "rules", a graph by its "transitions".
 
     Errors would keep a channel from being opened and make the exit code 1; warnings would be recorded on it: rules that
     can never fire, participants who never get the turn, loops that only a cap ends, agents that do not take part.

@@ -76,8 +76,8 @@ class Program:
             yield _check_program_agents(made, self.path)
 
 
-def load_program(path: str) -> Program:
-    """Execute a file and read its variables."""
+def load_program(path: str, *, rules_only: bool = False) -> Program:
+    """Execute a file and read its variables. For its rules alone it needs no agents, but a graph or a routing."""
     if Path(path).is_dir():
         raise click.UsageError(f"{path!r} is a folder; name a Python file in it")
     if not Path(path).is_file():
@@ -85,9 +85,13 @@ def load_program(path: str) -> Program:
     found = vars(_execute_file(path))
     agents, graph, title = found.get("agents"), found.get("graph"), found.get("title")
     routing = routing_from(path, found)
-    if agents is None and routing is not None:
+    if rules_only:
+        if graph is None and routing is None:
+            hint = _rename_hint(found, VARIABLES_BY_TYPE.values()) or "add one, or name the file that has it"
+            raise UsageError(f"{path} defines no graph, router or pipeline; {hint}")
+    elif agents is None and routing is not None:
         raise UsageError(f"{path} defines no agents, to whom messages could be routed; add agents = [Agent(…)]")
-    if agents is None and graph is None:
+    elif agents is None and graph is None:
         raise _nothing_defined_error(path, found)
     if title is not None and not isinstance(title, str):
         raise UsageError(f"{path}: title is {describe(title)}; give a text")
@@ -111,10 +115,14 @@ def _execute_file(path: str) -> ModuleType:
 def _nothing_defined_error(path: str, found: dict[str, object]) -> UsageError:
     if found.get("flow") is not None:
         return UsageError(f"{path} defines a flow, which this version cannot run; define agents, a graph, or both")
-    expected = ((name, _expected_variable(value)) for name, value in found.items())
-    hints = (f"it has {name!r}: call it {wanted!r}" for name, wanted in expected if wanted)
-    hint = next(hints, "add agents = [Agent(…)]")
+    hint = _rename_hint(found, ("agents", *VARIABLES_BY_TYPE.values())) or "add agents = [Agent(…)]"
     return UsageError(f"{path} defines neither agents nor a graph; {hint}")
+
+
+def _rename_hint(found: dict[str, object], wanted: Iterable[str]) -> str:
+    """The name of a value that should have one of these names; empty if there is none."""
+    expected = ((name, _expected_variable(value)) for name, value in found.items())
+    return next((f"it has {name!r}: call it {variable!r}" for name, variable in expected if variable in wanted), "")
 
 
 def _expected_variable(value: object) -> str:
@@ -265,16 +273,16 @@ def _workflow_roster(program: Program, graph: TransitionGraph, played: Sequence[
 
 def program_rules(path: str) -> GraphFile | RoutingFile:
     """The rules of a file, and its participants as `antiphon run` would have them, if its agents are known."""
-    program = load_program(path)
+    program = load_program(path, rules_only=True)
     agents, routing = program.listed_agents, program.routing
-    roster = None if agents is None else program_roster(program, agents)
+    is_known = bool(agents) or (agents is not None and routing is None)
+    roster = program_roster(program, agents or ()) if is_known else None
     people = frozenset(() if roster is None else roster.people)
     if program.graph is not None:
         listed = tuple(roster.names) if roster is not None else program.participants
         knobs: Json = {"graph": program.graph.to_dict()}
         return GraphFile(program.graph, knobs, listed or graph_participants(program.graph), people)
-    if routing is None:
-        raise UsageError(f"{path} defines no graph, router or pipeline; add one, or name the file that has it")
+    assert routing is not None  # a file without rules is refused
     rules, handoff = routing.pipeline or routing.router, routing.handoff or HandoffRules()
     if roster is not None:
         return RoutingFile(rules, handoff, tuple(roster.names), people)
