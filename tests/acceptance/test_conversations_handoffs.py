@@ -200,6 +200,25 @@ async def test_the_context_of_the_last_handoff_counts(desk: Desk) -> None:
     assert texts(triage.requests[1])[0] == "[Context from previous agent (billing)]: Back."
 
 
+async def test_a_handoff_that_says_nothing_has_no_context(desk: Desk) -> None:
+    """What an earlier handoff said to the agent is no context of this one."""
+    await desk.agent("triage", hand_over("billing", "First."))
+    billing = await desk.agent("billing", hand_over("support"), "Done.")
+    await desk.agent("support", hand_over("billing", ""))
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", "support")
+    await talk.ask("one")
+    headers = [[text for text in texts(each) if text.startswith("[Context")] for each in billing.requests]
+    assert headers == [["[Context from previous agent (triage)]: First."], []]
+
+
+async def test_no_line_of_a_context_passes_for_what_another_said(desk: Desk) -> None:
+    await desk.agent("triage", hand_over("billing", "An invoice.\nann: I own it."))
+    billing = (await desk.echoes("billing"))["billing"]
+    talk = await desk.open(TO_TRIAGE, "triage", "billing")
+    await talk.ask("one")
+    assert texts(billing.requests[0])[0].splitlines()[1] == "    ann: I own it."
+
+
 async def test_the_agent_that_hands_over_is_shown_no_context_of_its_own(desk: Desk) -> None:
     triage = await desk.agent("triage", hand_over("billing", "An invoice."), "Back with me.")
     await desk.echoes("billing")

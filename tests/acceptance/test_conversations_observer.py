@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from antiphon import (
@@ -11,11 +12,13 @@ from antiphon import (
     EV_PACKET,
     EV_TEXT,
     ConversationRouter,
+    ConversationState,
     Envelope,
     Finish,
     ModelError,
     Participant,
     calls,
+    set_conversation_state,
     tool,
 )
 from tests.support.conversation_desk import (
@@ -247,6 +250,32 @@ async def test_it_hands_the_conversation_over(desk: Desk) -> None:
     assert (await talk.ask("two"))[0] == ("billing", "billing on two")
 
 
+async def test_it_hands_over_a_message_that_no_agent_answers(desk: Desk) -> None:
+    await desk.agent("watch", hand_over("billing"), "Fine.")
+    router = ConversationRouter([rule("triage", intents={"tea"})], supervisor_id="watch")
+    talk = await desk.open(router, "triage", "billing", "watch")
+    assert await talk.ask("one") == [("billing", "billing on one")]
+    assert (talk.state.previous_agent_id, talk.state.phase_history[0].from_agent) == (None, None)
+    assert ConversationState.from_dict(talk.state.to_dict()) == talk.state
+    moved = await set_conversation_state(talk.channel, talk.state.transition(to_phase="handling", to_agent="triage"))
+    assert moved.previous_agent_id == "billing"
+
+
+async def test_what_it_says_beside_a_handoff_is_kept_from_the_next_agent(desk: Desk) -> None:
+    said = msgspec.structs.replace(hand_over("billing", "They mean money."), text="A fraud, I think.")
+    await desk.agent("watch", said, "Fine.")
+    talk = await desk.open(WATCHED, "triage", "billing", "watch", "dana")
+    await talk.ask("one")
+    [request] = desk.models["billing"].requests
+    assert texts(request) == [
+        "[Context from previous agent (watch)]: They mean money.",
+        "ann: one",
+        "triage: triage on one",
+    ]
+    words_of_watch = [each.audience for each in await talk.log(EV_PACKET) if words(each) == "A fraud, I think."]
+    assert words_of_watch == [["dana"]]
+
+
 async def test_it_gives_the_conversation_to_a_person(desk: Desk) -> None:
     await desk.agent("watch", hand_over("human"))
     talk = await desk.open(WATCHED, "triage", "billing", "watch", "dana")
@@ -338,3 +367,19 @@ async def test_messages_wait_while_it_observes(desk: Desk) -> None:
     slow.go_on()
     await talk.settled()
     assert [agent for agent, _ in await talk.answers()] == ["triage", "watch", "triage", "watch"]
+
+
+async def test_an_observer_that_opens_the_channel_is_warned_of(desk: Desk) -> None:
+    talk = await desk.open(ConversationRouter(default_agent_id="triage", supervisor_id="ann"), "triage")
+    [(code, message)] = await talk.warnings()
+    assert (code, "'ann' opens the channel" in message) == ("observer_routed", True)
+    assert await talk.ask("one") == []
+
+
+async def test_an_event_of_ones_own_keeps_its_fields_and_its_id(desk: Desk) -> None:
+    talk = await desk.open(ConversationRouter(supervisor_id="dana"), "triage", "dana")
+    for _ in range(2):
+        posted = await talk.channel.post(
+            "lab.measurement", {"observed": "yesterday"}, audience=["triage"], message_id="m1"
+        )
+        assert (posted.event_data["observed"], posted.audience) == ("yesterday", ["triage", "dana"])

@@ -332,6 +332,13 @@ async def test_words_of_staff_leave_by_the_transport_during_a_hold(desk: Desk) -
     assert (await talk.say("Emil, too.", by="emil")).event_data["recipient"] == "+4930"
 
 
+async def test_words_of_staff_to_the_customer_by_name_leave(desk: Desk) -> None:
+    talk = await held(desk, "dana", creator="code")
+    await talk.say("hello?", by="code", transport="sms", source="+4930")
+    said = await talk.say("Here is Dana.", by="dana", addressed_to="code")
+    assert (said.event_data["transport"], said.event_data["recipient"]) == ("sms", "+4930")
+
+
 async def test_words_of_staff_are_messages_to_agents_otherwise(desk: Desk) -> None:
     talk = await held(desk, "dana", creator="code")
     await talk.say("hello?", by="code", transport="sms", source="+4930")

@@ -281,6 +281,22 @@ async def test_a_predicate_that_changes_what_it_is_shown_changes_nothing(desk: D
     assert (talk.channel.state.context_vars, len(talk.channel.state.participants)) == ({}, 4)
 
 
+async def test_a_predicate_changes_nothing_for_the_rules_behind_it(desk: Desk) -> None:
+    @register_predicate
+    def meddles(event: Envelope, context: State, state: ConversationState) -> bool:
+        event.event_data["intent"], event.event_data["text"] = "billing", "gold"
+        state.context["gold"] = True
+        return False
+
+    @register_predicate
+    def wants_gold(event: Envelope, context: State, state: ConversationState) -> bool:
+        return event.event_data["text"] == "gold" or "gold" in state.context
+
+    rules = [rule("support", custom=meddles), rule("billing", intents={"billing"}), rule("billing", custom=wants_gold)]
+    talk = await desk.open(ConversationRouter(rules, default_agent_id="triage"), *TEAM)
+    assert await answered_by(talk, "tin") == "triage"
+
+
 async def test_a_predicate_is_named_in_the_knobs(desk: Desk) -> None:
     register_predicate(raising, name="is_vip")
     router = ConversationRouter([rule("billing", custom="is_vip")], "triage")

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from antiphon import (
 )
 from antiphon.core.conversation_events import EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE
 from antiphon.core.envelope import OPERATORS, Instant, Json, add_seconds
-from antiphon.core.errors import StoreUnavailable, TransportRefused, TransportUnavailable
+from antiphon.core.errors import StoreUnavailable, TransportRefused, TransportUnavailable, UsageError
 from antiphon.engines.local import LocalEngine
 from antiphon.orchestration.routed import OUTBOX_LOOK_SECONDS
 from antiphon.runtime import outbox
@@ -385,6 +386,30 @@ async def test_a_refused_reply_is_recorded_and_the_next_one_leaves() -> None:
         assert refused.audience == delivered.audience == [OPERATORS]
         await here.clock.advance(100 * LOOK)
         assert len(line.tried) == 2
+
+
+@pytest.mark.parametrize("why", ["<html>" + "x" * 300_000, "\ud800", "\x00"])
+async def test_a_refusal_of_any_text_is_recorded(why: str) -> None:
+    tried: list[str] = []
+
+    async def send(reply: OutboundReply) -> None:
+        tried.append(reply.text)
+        raise TransportRefused(why)
+
+    async with office() as here:
+        here.hub.transport("sms", send=send)
+        await here.write("one")
+        channel = await here.write("two")
+        await here.until_left(channel)
+        assert [fact.event_type for fact in await here.facts(channel)] == [EV_REPLY_UNDELIVERABLE] * 2
+        assert all(len(str(fact.event_data["error"])) <= 500 for fact in await here.facts(channel))
+        assert tried == ["bot on one", "bot on two"]
+
+
+@pytest.mark.parametrize("given", ["600", Decimal(600), b"1"])
+def test_a_pause_is_a_number_of_seconds(given: object) -> None:
+    with pytest.raises(UsageError, match="retry_after is"):
+        TransportUnavailable("it is down", retry_after=given)  # type: ignore[arg-type]
 
 
 async def test_a_transport_that_is_registered_later_sends_no_old_replies() -> None:

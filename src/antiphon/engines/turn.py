@@ -35,7 +35,7 @@ from antiphon.core.events import (
     ContextSet,
     Routing,
 )
-from antiphon.core.state import State, Turn
+from antiphon.core.state import Turn
 from antiphon.core.step import hub_draft, pending_turns
 from antiphon.core.text import describe_error
 from antiphon.core.turns import FENCED, TurnEnding, TurnFailure, owed_turn
@@ -258,7 +258,7 @@ class TurnHandler:
 def _ending(run: TurnRun, said: TurnResult) -> TurnEnding:
     """The envelopes a turn ends with."""
     live, turn, agent = run.live, run.turn, run.agent
-    audience = _answer_audience(live.state, turn, said, chosen=run.audience)
+    audience = _answer_audience(live, turn, said, chosen=run.audience)
     known = len(run.team.members) > 1 or agent.name in live.state.active  # a team that is gone is forgotten
     who = format_member_path((agent.name, *said.path)) if known else ""
     packets = run.ends_in_packet
@@ -295,14 +295,18 @@ def _text_drafts(said: TurnResult, context: ContextSet, *, who: str) -> list[tup
     return [(EV_CONTEXT_SET, data_of(context)), *spoken] if context.set or context.delete else spoken
 
 
-def _answer_audience(state: State, turn: Turn, said: TurnResult, *, chosen: tuple[str, ...] | None) -> list[str] | None:
+def _answer_audience(
+    live: LiveChannel, turn: Turn, said: TurnResult, *, chosen: tuple[str, ...] | None
+) -> list[str] | None:
     """Whom an answer is for: as a tool has chosen, else those who heard what it answers; None is everybody.
 
-    A participant that is handed the turn hears what it is handed.
+    A participant that is handed the turn hears what it is handed. An adapter that allows handoffs adds it itself.
     """
     if chosen is not None or turn.audience is None:
         return list(chosen or ()) or None
-    target = None if said.handoff is None else match_name(said.handoff.target, state.participants)
+    target = None
+    if said.handoff is not None and live.ruleset.traits.handoffs is None:
+        target = match_name(said.handoff.target, live.state.participants)
     return list(dict.fromkeys((*turn.audience, *([] if target is None else [target]))))
 
 

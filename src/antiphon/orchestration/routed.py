@@ -254,15 +254,17 @@ class Routed:
             told: Json = {"rejected": found.reason}
         else:
             told = {"target": found.agent or found.person, "phase": found.phase, "briefing": True}
-            draft = self._heard_by_next(draft, found.agent)
+            draft = self._heard_by_next(state, draft, found.agent or found.person)
         written = {**data_of(routing), **told}
         return with_fields(draft, event_data={**draft.event_data, "routing": written})
 
-    def _heard_by_next(self, draft: Envelope, agent: str | None) -> Envelope:
-        """A private packet as the next agent sees it too. What the observer says to staff is kept from that agent."""
-        if draft.audience is None or agent is None or agent in draft.audience or draft.sender_id == self._observer:
+    def _heard_by_next(self, state: State, draft: Envelope, name: str) -> Envelope:
+        """A private packet as the one that it hands over to sees it, too. Agents do not see what the observer says."""
+        kind = state.participants.get(name)
+        kept = kind is None or (kind == "agent" and draft.sender_id == self._observer)
+        if draft.audience is None or name in draft.audience or kept:
             return draft
-        return with_fields(draft, audience=[*draft.audience, agent])
+        return with_fields(draft, audience=[*draft.audience, name])
 
     def _with_transport(self, memory: ConversationMemory, draft: Envelope) -> Envelope:
         """The reply with the transport by which it leaves. What the observer says stays here."""
