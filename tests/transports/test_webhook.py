@@ -265,6 +265,7 @@ async def test_the_certificate_is_checked_for_the_name(tmp_path: Path, monkeypat
         ("https:///in", "give an address such as"),
         ("https://exam ple.org/in", "give an address such as"),
         ("https://example.org:99999/in", "give an address such as"),
+        ("https://example.org:0/in", "give an address such as"),
         (f"https://{'a' * 70}.org/in", "cannot be read"),
         ("example.org", "give an address such as"),
         (b"https://example.org", "cannot be read"),

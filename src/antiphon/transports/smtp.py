@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8
-from email.utils import formatdate, parseaddr
+from email.utils import formatdate, getaddresses, parseaddr
 from typing import Literal, get_args
 
 from antiphon._net import is_loopback
@@ -176,7 +176,10 @@ def _check_server(host: object, port: object) -> None:
 
 def _check_sender(sender: object) -> None:
     advice = "give an address such as 'help@example.org' or 'Help desk <help@example.org>'"
-    address = parseaddr(sender)[1] if isinstance(sender, str) and sender.isprintable() else ""
+    address = ""
+    if isinstance(sender, str) and sender.isprintable() and not sender.rstrip().endswith(";"):  # which ends a group
+        found = getaddresses([sender])
+        address = found[0][1] if len(found) == 1 else ""
     try:
         address.partition("@")[2].encode("idna")
     except UnicodeError as error:

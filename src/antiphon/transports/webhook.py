@@ -162,7 +162,7 @@ def _parse_webhook_url(url: str, *, allow_private: bool) -> URL:
         host.encode("idna")
     except (httpx2.InvalidURL, TypeError, ValueError) as error:
         raise UsageError(f"the URL of a webhook cannot be read; {URL_ADVICE}") from error
-    if parsed.scheme not in ("http", "https") or not host or "%" in host or not 0 < (port or 1) < 65_536:
+    if parsed.scheme not in ("http", "https") or not host or "%" in host or port == 0 or (port or 1) >= 65_536:
         raise UsageError(f"the URL of a webhook has the scheme {parsed.scheme!r} and the host {host!r}; {URL_ADVICE}")
     if parsed.userinfo:
         raise UsageError(f"the URL of a webhook has a name or a password in it; replies are signed: {URL_ADVICE}")
