@@ -19,7 +19,7 @@ from typing import Protocol, TypedDict, Unpack
 
 from antiphon.core.envelope import Envelope, derived_id
 from antiphon.core.errors import Denied, IdReused, LogCorrupt, StoreError, StoreGone, TooLarge, UsageError
-from antiphon.core.text import describe
+from antiphon.core.text import MAX_ERROR_CHARS, describe, sanitize
 from antiphon.core.transport import InboundMessage
 from antiphon.engines.user_code import cancel_user_code, run_contained
 from antiphon.hub.clock import TimerQueue
@@ -188,7 +188,7 @@ class MessageReceiver:
 
     def _is_refused(self, message: InboundMessage, error: Exception, attempts: int) -> bool:
         """Whether a message is refused, and not retried after this error. After the last attempt it is given back."""
-        named = (self._name, message.message_id, message.source)
+        named = (self._name, _logged(message.message_id), _logged(message.source))
         match error:
             case Denied() | UsageError() | TooLarge() | IdReused() | LogCorrupt():
                 logger.warning("%s: the message %s from %s is refused: %s", *named, redact_text(str(error)))
@@ -212,6 +212,11 @@ class MessageReceiver:
             await over.wait()
         finally:
             timer.cancel()
+
+
+def _logged(name: object) -> str:
+    """What the other side calls something, as a line of a log can hold it."""
+    return sanitize(str(name)[:MAX_ERROR_CHARS])
 
 
 @asynccontextmanager
