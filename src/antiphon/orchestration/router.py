@@ -349,7 +349,7 @@ def _unfit_agents(router: ConversationRouter, roster: ChannelRoster) -> Iterator
         return
     if observer not in roster.kinds:
         yield _absent_finding("supervisor_id", observer, roster)
-    elif observer == next(iter(roster.kinds)):
+    elif observer == next(iter(roster.kinds)) and roster.kinds[observer] != "agent":
         message = f"supervisor_id: {observer!r} opens the channel; no agent answers what the observer says"
         yield Finding("warning", "observer_routed", message)
 
