@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antiphon.core.envelope import Json
+from antiphon.core.envelope import Envelope, Json
 
 EV_CONVERSATION_MOVED = "antiphon.conversation.moved"
 EV_CONVERSATION_REFUSED = "antiphon.conversation.refused"
@@ -22,6 +22,8 @@ TRANSPORT_FIELD = "transport"
 """A field of speech: the transport by which a message came, or by which a reply leaves."""
 RECIPIENT_FIELD = "recipient"
 """A field of a reply: the address it is sent to. The hub writes it, and the transport, unless the sender has."""
+LEAVES_BY_FIELD = "leaves_by"
+"""A field of a reply that itself came by a transport, as staff may write: the transport by which it leaves."""
 OBSERVED_FIELD = "antiphon.observed"
 """A field of a private event: true if the hub has extended its audience by the observer, who comes last in it.
 
@@ -132,3 +134,15 @@ CONVERSATION_STRUCTS: dict[str, type[ConversationEvent]] = {
     EV_REPLY_UNDELIVERABLE: ReplyUndeliverable,
 }
 """The shape of the data of each type."""
+
+
+def text_field(data: Json, name: str) -> str:
+    """A field that is a text; "" if it is missing or anything else."""
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def leaving_transport(envelope: Envelope) -> str:
+    """The transport by which a reply leaves."""
+    data = envelope.event_data
+    return text_field(data, LEAVES_BY_FIELD if LEAVES_BY_FIELD in data else TRANSPORT_FIELD)

@@ -13,6 +13,7 @@ import msgspec
 
 from antiphon.core.conversation_events import (
     CONVERSATION_STRUCTS,
+    LEAVES_BY_FIELD,
     OBSERVED_FIELD,
     RECIPIENT_FIELD,
     ConversationMoved,
@@ -132,7 +133,8 @@ ASIDE_FIELD = "aside"
 of earlier versions also have it on imported history, which is an event of its own now."""
 ORIGINAL_FIELD = "original"
 """A field of speech that a hook has rewritten: the digest of what was sent, by which a repeated send is recognised."""
-HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD, RECIPIENT_FIELD, OBSERVED_FIELD)  # fields of speech that only the hub writes
+HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD, RECIPIENT_FIELD, LEAVES_BY_FIELD, OBSERVED_FIELD)
+"""Fields of speech that only the hub writes."""
 
 
 class Text(msgspec.Struct, frozen=True):

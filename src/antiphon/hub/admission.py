@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from antiphon.core.codec import same_json
-from antiphon.core.conversation_events import OBSERVED_FIELD, RECIPIENT_FIELD, TRANSPORT_FIELD
+from antiphon.core.conversation_events import LEAVES_BY_FIELD, OBSERVED_FIELD, RECIPIENT_FIELD, TRANSPORT_FIELD
 from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json, Priority
 from antiphon.core.errors import AntiphonError, Denied
 from antiphon.core.event_data import Deny, check_event_data, original_digest
@@ -127,7 +127,7 @@ def _without_hub_marks(asked: Json, recorded: Json) -> Json:
     """The recorded data without the marks of the hub: an aside, how its handoff was spelled or rejected, how it leaves,
     and that it is observed.
     """
-    marks = {ASIDE_FIELD, OBSERVED_FIELD}
+    marks = {ASIDE_FIELD, OBSERVED_FIELD, LEAVES_BY_FIELD}
     if RECIPIENT_FIELD in recorded and RECIPIENT_FIELD not in asked:
         marks |= {RECIPIENT_FIELD, TRANSPORT_FIELD}
     plain = {key: value for key, value in recorded.items() if key not in marks or key in asked}

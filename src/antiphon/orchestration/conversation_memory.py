@@ -23,6 +23,7 @@ from antiphon.core.conversation_events import (
     EV_REPLY_DELIVERED,
     EV_REPLY_UNDELIVERABLE,
     EV_TRANSPORT_CONNECTED,
+    LEAVES_BY_FIELD,
     RECIPIENT_FIELD,
     TRANSPORT_FIELD,
     ConversationMoved,
@@ -32,6 +33,8 @@ from antiphon.core.conversation_events import (
     ReplyDelivered,
     ReplyUndeliverable,
     TransportConnected,
+    leaving_transport,
+    text_field,
 )
 from antiphon.core.envelope import HUB, NEVER, Envelope, Instant, Json, visible_to
 from antiphon.core.event_data import event_of
@@ -108,6 +111,13 @@ class ReplyCursor(msgspec.Struct, frozen=True):
         return self.done < self.newest
 
 
+class TransportSwitch(msgspec.Struct, frozen=True):
+    """The transport that replies were switched to, and where in the log."""
+
+    transport: str
+    sequence: int
+
+
 class ConversationMemory(msgspec.Struct, frozen=True):
     """The fold of a routed conversation."""
 
@@ -131,11 +141,8 @@ class ConversationMemory(msgspec.Struct, frozen=True):
     """The last message that each participant has sent by a transport."""
     contact: WaitingMessage | None = None
     """While a person has the conversation: the message to whose sender the person's words leave."""
-    switched: str = ""
-    """The transport that replies were switched to; "" if they leave as the message came."""
-    switched_at: int = 0
-    switched_for: str = ""
-    """Whose replies were switched."""
+    switched: dict[str, TransportSwitch] = {}
+    """The transport that the replies to a participant were switched to; to others they leave as the message came."""
     addresses: dict[str, dict[str, str]] = {}
     """For each participant the last source by each transport that a message has come by."""
     connected: tuple[str, ...] = ()
@@ -151,12 +158,6 @@ def is_staff(memory: ConversationMemory, name: str) -> bool:
 def reply_text(envelope: Envelope) -> str:
     """What is said in a packet or a text; "" if nothing is."""
     return text_field(envelope.event_data, "body" if envelope.event_type == EV_PACKET else "text")
-
-
-def text_field(data: Json, name: str) -> str:
-    """A field that is a text; "" if it is missing or anything else."""
-    value = data.get(name)
-    return value if isinstance(value, str) else ""
 
 
 HEARD_TYPES = frozenset(
@@ -237,8 +238,8 @@ def _fold_moved(memory: ConversationMemory, moved: ConversationMoved, envelope: 
     if moved.context is not msgspec.UNSET:
         state = replace(state, context=moved.context)
     if moved.transport and memory.current is not None:
-        asker = memory.current.sender
-        memory = replace(memory, switched=moved.transport, switched_at=sequence, switched_for=asker)
+        switch = TransportSwitch(moved.transport, sequence)
+        memory = replace(memory, switched={**memory.switched, memory.current.sender: switch})
     if moved.person:
         return _begin_hold(replace(memory, state=state), moved.person)
     if moved.to_agent is None:  # the phase alone has changed, or no agent is active any more: a hold goes on
@@ -274,10 +275,9 @@ def _fold_speech(
     memory: ConversationMemory, envelope: Envelope, observer: str | None, *, keep_texts: bool
 ) -> ConversationMemory:
     speaker, data = envelope.sender_id, envelope.event_data
-    name = text_field(data, TRANSPORT_FIELD)
     if RECIPIENT_FIELD in data:
-        return _fold_reply(memory, envelope, name)
-    if memory.kinds.get(speaker) == "agent":
+        memory = _fold_reply(memory, envelope, leaving_transport(envelope))
+    if memory.kinds.get(speaker) == "agent" or (RECIPIENT_FIELD in data and LEAVES_BY_FIELD not in data):
         return memory
     message = WaitingMessage(
         envelope.envelope_id,
@@ -287,9 +287,11 @@ def _fold_speech(
         None if envelope.audience is None else tuple(envelope.audience),
         envelope.created_at,
     )
-    if name:
+    if message.transport:
         memory = _fold_contact(memory, message)
-    return replace(memory, waiting=(*memory.waiting, message)) if _waits(memory, message, observer) else memory
+    if _waits(memory, message, observer):
+        return replace(memory, waiting=(*memory.waiting, message))
+    return _without_switch(memory, message)
 
 
 def _fold_contact(memory: ConversationMemory, message: WaitingMessage) -> ConversationMemory:
@@ -301,10 +303,15 @@ def _fold_contact(memory: ConversationMemory, message: WaitingMessage) -> Conver
     memory = replace(memory, contacts={**memory.contacts, sender: message})
     before = memory.contact
     by_other_staff = is_staff(memory, sender) and (before is None or before.sender != sender)
-    if not memory.person or by_other_staff:
+    return memory if not memory.person or by_other_staff else replace(memory, contact=message)
+
+
+def _without_switch(memory: ConversationMemory, message: WaitingMessage) -> ConversationMemory:
+    """The conversation once this message is answered, or is to have no answer: replies leave as it came."""
+    switch = memory.switched.get(message.sender)
+    if switch is None or not message.transport or message.sequence < switch.sequence:
         return memory
-    switched = "" if memory.switched_for == sender else memory.switched
-    return replace(memory, contact=message, switched=switched)
+    return replace(memory, switched={name: each for name, each in memory.switched.items() if each is not switch})
 
 
 def _waits(memory: ConversationMemory, message: WaitingMessage, observer: str | None) -> bool:
@@ -351,9 +358,8 @@ def _take_up(memory: ConversationMemory, message_id: str) -> ConversationMemory:
     if taken is None:
         return memory
     rest = waiting[1:] if waiting[0] is taken else tuple(each for each in waiting if each is not taken)
-    returns = taken.transport and taken.sender == memory.switched_for and taken.sequence > memory.switched_at
-    switched = "" if returns else memory.switched
-    return replace(memory, waiting=rest, current=taken, hops=0, observed=False, switched=switched)
+    memory = _without_switch(memory, taken)
+    return replace(memory, waiting=rest, current=taken, hops=0, observed=False)
 
 
 def reply_route(memory: ConversationMemory, draft: Envelope) -> tuple[str, str] | None:
@@ -370,8 +376,8 @@ def reply_route(memory: ConversationMemory, draft: Envelope) -> tuple[str, str] 
             return None
     if message is None or not visible_to(draft, message.sender):
         return None
-    switched = memory.switched if memory.switched_for == message.sender else ""
-    name = switched or message.transport
+    switch = memory.switched.get(message.sender)
+    name = message.transport if switch is None else switch.transport
     if name not in memory.connected and message.transport in memory.connected:
         name = message.transport  # a transport that is asked for and not there must not lose the reply
     if not name or not reply_text(draft):

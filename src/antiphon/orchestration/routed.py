@@ -20,6 +20,7 @@ from antiphon.core.conversation_events import (
     EV_CONVERSATION_MOVED,
     EV_CONVERSATION_REFUSED,
     EV_CONVERSATION_UNROUTED,
+    LEAVES_BY_FIELD,
     OBSERVED_FIELD,
     RECIPIENT_FIELD,
     TRANSPORT_FIELD,
@@ -167,7 +168,7 @@ class Routed:
     def _next(self, memory: ConversationMemory, state: State, *, observe: bool = True) -> Decision:
         """The observer's turn about the message that was answered last, then the next message's."""
         current = memory.current
-        if observe and current is not None and not memory.observed and not memory.person and self._observes(state):
+        if observe and current is not None and not memory.observed and self._observes(state):
             return self._observation(memory, current)
         facts: list[RelatedFact] = []
         errors: list[RuleError] = []
@@ -177,7 +178,7 @@ class Routed:
                 return msgspec.structs.replace(decision, facts=tuple(facts), errors=(*errors, *decision.errors))
             errors += decision.errors
             facts.append(RelatedFact(EV_CONVERSATION_UNROUTED, data_of(ConversationUnrouted(message.envelope_id))))
-            if self._observes(state) and not memory.person:
+            if self._observes(state):
                 return _with_facts(self._observation(memory, message), tuple(facts), tuple(errors))
         return Wait(errors=tuple(errors), facts=tuple(facts))
 
@@ -274,8 +275,8 @@ class Routed:
         route = reply_route(memory, draft)
         if route is None:
             return draft
-        data = {**draft.event_data, TRANSPORT_FIELD: route[0], RECIPIENT_FIELD: route[1]}
-        return with_fields(draft, event_data=data)
+        field = LEAVES_BY_FIELD if TRANSPORT_FIELD in draft.event_data else TRANSPORT_FIELD
+        return with_fields(draft, event_data={**draft.event_data, field: route[0], RECIPIENT_FIELD: route[1]})
 
 
 def _staff_of(memory: ConversationMemory) -> list[str]:

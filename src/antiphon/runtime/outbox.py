@@ -29,6 +29,8 @@ from antiphon.core.conversation_events import (
     ReplyDelivered,
     ReplyUndeliverable,
     TransportConnected,
+    leaving_transport,
+    text_field,
 )
 from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, add_seconds
 from antiphon.core.errors import StoreGone, TransportRefused, TransportUnavailable, UsageError
@@ -43,12 +45,7 @@ from antiphon.hub.admission import AdmissionPlan
 from antiphon.hub.clock import Clock, TimerQueue
 from antiphon.hub.known_secrets import redact_error, redact_text
 from antiphon.hub.live import Channels, LiveChannel
-from antiphon.orchestration.conversation_memory import (
-    ConversationMemory,
-    ReplyCursor,
-    reply_text,
-    text_field,
-)
+from antiphon.orchestration.conversation_memory import ConversationMemory, ReplyCursor, reply_text
 from antiphon.runtime.arguments import check_option_names
 from antiphon.runtime.hook_calls import Spawn
 from antiphon.runtime.inbound import (
@@ -291,9 +288,8 @@ def _cursor_of(live: LiveChannel, name: str) -> ReplyCursor | None:
 
 
 def _leaves_by(envelope: Envelope, name: str) -> bool:
-    data = envelope.event_data
-    leaves = envelope.event_type in SPEECH_TYPES and RECIPIENT_FIELD in data and data.get(TRANSPORT_FIELD) == name
-    return leaves and bool(reply_text(envelope))
+    leaves = envelope.event_type in SPEECH_TYPES and RECIPIENT_FIELD in envelope.event_data
+    return leaves and leaving_transport(envelope) == name and bool(reply_text(envelope))
 
 
 def _outbound(envelope: Envelope, name: str, attempt: int) -> OutboundReply:
