@@ -356,6 +356,18 @@ async def test_an_absent_observer_is_warned_of(desk: Desk) -> None:
     assert await talk.ask("one") == [("triage", "triage on one")]
 
 
+async def test_it_observes_what_is_answered_during_a_hold(desk: Desk) -> None:
+    model = await desk.agent("watch", "Seen.", "Seen too.")
+    await desk.agent("triage", hand_over("human"), "I am here.", "Still here.")
+    talk = await desk.open(WATCHED, "triage", "billing", "watch", "dana")
+    await talk.ask("A person, please.")
+    await talk.ask("Anybody?")
+    await talk.ask("Triage?", addressed_to="triage")
+    await talk.ask("Triage!", addressed_to="triage")
+    assert [agent for agent, _ in await talk.assigned()] == ["triage", "triage", "watch", "triage", "watch"]
+    assert [texts(request)[-1] for request in model.requests] == ["triage: I am here.", "triage: Still here."]
+
+
 async def test_messages_wait_while_it_observes(desk: Desk) -> None:
     slow = Slow("Seen.")
     await desk.agent("watch", slow, "Seen too.")

@@ -142,7 +142,58 @@ async def test_a_message_of_another_customer_ends_no_escalation(desk: Desk) -> N
     assert await routes(talk) == [("A1.", "voice", ""), ("K1.", "web", "tab-8"), ("A2.", "voice", "")]
 
 
+async def test_an_escalation_of_another_customer_ends_none(desk: Desk) -> None:
+    to_voice, to_email = (hand_over("billing", channel_escalation=name) for name in ("voice", "email"))
+    await desk.agent("triage", to_voice, to_email)
+    await desk.agent("billing", "A1.", hand_over("triage"), "K1.", "A2.")
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", "kiosk")
+    await talk.ask("a1", transport="web", source="tab-7")
+    await talk.ask("k1", by="kiosk", transport="web", source="tab-8")
+    await talk.ask("a2")
+    assert await routes(talk) == [("A1.", "voice", ""), ("K1.", "email", ""), ("A2.", "voice", "")]
+
+
+@pytest.mark.parametrize("options", [{"addressed_to": "bob"}, {"audience": ["bob"]}])
+async def test_a_message_by_a_transport_that_no_agent_answers_ends_an_escalation(
+    desk: Desk, options: dict[str, object]
+) -> None:
+    await desk.agent("triage", hand_over("billing", channel_escalation="voice"))
+    await desk.agent("billing", "A1.", "A2.")
+    talk = await desk.open(TO_TRIAGE, "triage", "billing", "bob")
+    await talk.ask("a1", transport="web", source="tab-7")
+    await talk.ask("To Bob.", transport="web", source="tab-7", **options)
+    await talk.ask("a2", transport="web")
+    assert await routes(talk) == [("A1.", "voice", ""), ("A2.", "web", "tab-7")]
+
+
 # While a person has the conversation
+
+
+async def test_what_staff_write_by_a_transport_keeps_how_it_came(desk: Desk) -> None:
+    """So that the same message again is known, and its sender can be answered."""
+    await desk.agent("triage", hand_over("human"), "Hello, Dana.")
+    left: list[tuple[str, str, str]] = []
+
+    async def send(reply: OutboundReply) -> None:
+        left.append((reply.transport, reply.recipient, reply.text))
+
+    for name in ("sms", "email"):
+        desk.hub.transport(name, send=send)
+    talk = await desk.open(TO_TRIAGE, "triage", "dana")
+    await talk.ask("one", transport="sms", source="+4930")
+    said = [
+        await talk.say("Dana here.", by="dana", transport="email", source="dana@x.org", message_id="m1")
+        for _ in range(2)
+    ]
+    assert said[0] == said[1]
+    assert said[0].event_data == {
+        **{"text": "Dana here.", "transport": "email", "source": "dana@x.org"},
+        **{"leaves_by": "sms", "recipient": "+4930"},
+    }
+    await wait_until(lambda: left == [("sms", "+4930", "Dana here.")])
+    await talk.release("dana")
+    await talk.ask("What now?", by="dana", transport="email")
+    await wait_until(lambda: left[1:] == [("email", "dana@x.org", "Hello, Dana.")])
 
 
 async def test_words_of_staff_follow_the_customer_to_another_transport(desk: Desk) -> None:

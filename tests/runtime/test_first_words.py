@@ -205,7 +205,7 @@ async def test_words_that_cannot_be_said_are_refused_before_anything_is_written(
 
 async def test_wrong_options_are_refused(hub: Hub) -> None:
     ann, _ = await hub.register("ann"), await hub.register("ben")
-    for options in ({"say": 7}, {"key": ""}, {"key": 7}, {"key": "x" * 201}, {"words": "hello"}):
+    for options in ({"say": 7}, {"key": ""}, {"key": 7}, {"key": "x" * 301}, {"words": "hello"}):
         with pytest.raises(UsageError):
             await ann.open(target="ben", **options)  # type: ignore[arg-type]
     assert await hub.channels() == []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 
 import pytest
 
 from antiphon.core.errors import TransportRefused, TransportUnavailable
 from antiphon.transports.addresses import address_objection, check_addresses, host_objection, resolve_host
+from tests.support.waiting import let_others_run, soon
 
 PUBLIC = ["93.184.215.14", "8.8.8.8", "100.63.255.255", "100.128.0.0", "2606:4700::1111", "2a00:1450:4001::200e"]
 CARRIED_PUBLIC = ["::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1"]
@@ -63,6 +67,25 @@ async def test_a_host_is_resolved_to_each_of_its_addresses_once(monkeypatch: pyt
     places = [(socket.AF_INET6, 1, 6, "", ("::1", 80, 0, 0)), (socket.AF_INET, 1, 6, "", ("127.0.0.1", 80))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **options: [*places, *places])
     assert list(map(str, await resolve_host("hooks.example.org", 80))) == ["::1", "127.0.0.1"]
+
+
+async def test_a_slow_name_server_takes_no_place_in_the_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    answers = threading.Event()
+
+    def look_up(*args: object, **options: object) -> list[object]:
+        answers.wait()
+        return [(socket.AF_INET, 1, 6, "", ("127.0.0.1", 80))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    resolving = asyncio.create_task(resolve_host("hooks.example.org", 80))
+    try:
+        await let_others_run()
+        assert await soon(asyncio.to_thread(lambda: "free")) == "free"
+        assert not resolving.done()
+    finally:
+        answers.set()
+    assert list(map(str, await soon(resolving))) == ["127.0.0.1"]
 
 
 async def test_a_host_that_cannot_be_resolved_may_be_there_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ import email
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.message import EmailMessage
@@ -22,6 +24,7 @@ from antiphon.core.errors import TransportRefused, TransportUnavailable
 from antiphon.core.transport import OutboundReply
 from antiphon.transports.smtp import SmtpTransport
 from tests.support.certificates import make_certificate
+from tests.support.waiting import soon, wait_until
 
 REPLY = OutboundReply("r-1", "c-1", "email", "ann@example.net", "Your order was sent. ✓\n.\nBye", "support", "m-1")
 SENDER = "Büro <help@example.org>"
@@ -249,9 +252,10 @@ async def test_a_secret_that_a_server_repeats_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("command", ["MAIL", "RCPT", "DATA"])
-@pytest.mark.parametrize("code", [550, 554, 451, 452, 421])
+@pytest.mark.parametrize("code", [550, 554, 451, 452, 421, 530, 534, 535, 538])
 async def test_5xx_is_for_good_and_4xx_may_pass(command: str, code: int) -> None:
-    expected = TransportRefused if code >= 500 else TransportUnavailable
+    """So may the answers to a sender that has not logged in, or has not encrypted."""
+    expected = TransportRefused if code in (550, 554) else TransportUnavailable
     async with mail_server(**{command: f"{code} not now"}) as box:  # type: ignore[arg-type]
         with pytest.raises(expected, match=f"the mail server 127.0.0.1 (answered {code}: 'not now'|broke off)"):
             await transport_to(box).send(REPLY)
@@ -292,6 +296,53 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
     async with mail_server() as box:
         await asyncio.gather(*(transport_to(box).send(replaced(reply_id=f"r-{number}")) for number in range(5)))
     assert {read["Message-ID"] for read in box.emails()} == {f"<r-{number}@example.org>" for number in range(5)}
+
+
+# A server that does not answer
+
+
+@asynccontextmanager
+async def silent_server(said: bytes, came: Callable[[], None]) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """A server that says no more than this; its port, and whether a client has left."""
+    left = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        came()
+        while await reader.read(1000):
+            pass
+        left.set()
+        writer.close()
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], left
+
+
+@pytest.mark.parametrize("said", [b"", b"220-still"])
+async def test_an_attempt_takes_no_place_in_the_shared_pool_and_ends_with_its_caller(said: bytes) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    clients = 0
+
+    def came() -> None:
+        nonlocal clients
+        clients += 1
+
+    async with silent_server(said, came) as (port, left):
+        transport = SmtpTransport("127.0.0.1", port, sender=SENDER, tls="none", timeout=600)
+        attempts = [asyncio.create_task(transport.send(REPLY)) for _ in range(4)]
+        await wait_until(lambda: delivery_threads() == clients == 4)
+        assert await soon(asyncio.to_thread(lambda: "free")) == "free"
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.wait(attempts)
+        assert all(attempt.cancelled() for attempt in attempts)
+        await soon(left.wait())
+        await wait_until(lambda: delivery_threads() == 0)
+
+
+def delivery_threads() -> int:
+    return sum(each.name == "antiphon mail delivery" for each in threading.enumerate())
 
 
 # What is declared

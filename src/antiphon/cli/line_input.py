@@ -14,13 +14,12 @@ import re
 import signal
 import sys
 import termios
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from antiphon.cli.table_layout import escape_unprintable
+from antiphon.hub.blocking_calls import run_blocking
 
 T = TypeVar("T")
 
@@ -61,7 +60,7 @@ async def piped_lines() -> AsyncIterator[str]:
     decoder = codecs.getincrementaldecoder(sys.stdin.encoding or "utf-8")("backslashreplace")
     rest, over = "", False
     while not over:
-        data = await run_blocking(lambda: os.read(sys.stdin.fileno(), MAX_READ_BYTES))
+        data = await run_blocking(lambda: os.read(sys.stdin.fileno(), MAX_READ_BYTES), "keyboard")
         over = not data
         *lines, rest = (rest + decoder.decode(data, final=over)).split("\n")
         for line in [*lines, rest] if over else lines:
@@ -110,7 +109,7 @@ class KeyboardLines:
         self._editing = True
         typed, self._typed = self._typed.rstrip(END_OF_INPUT), ""
         with suppress(EOFError):
-            line = await run_blocking(lambda: _edit_line(prompt, typed))
+            line = await run_blocking(lambda: _edit_line(prompt, typed), "keyboard")
         self._editing = False
         self._listen()
         return line
@@ -168,21 +167,6 @@ def _edit_line(prompt: str, typed: str) -> str:
 
     readline.set_startup_hook(lambda: readline.insert_text(typed))
     return input(prompt)
-
-
-async def run_blocking(work: Callable[[], T]) -> T:
-    """The result of a blocking call in a daemon thread, which the program does not wait for when it ends."""
-    outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()  # from now on a cancellation leaves it alone
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await asyncio.wrap_future(outcome)
 
 
 class Interrupts:

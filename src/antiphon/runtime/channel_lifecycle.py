@@ -59,7 +59,7 @@ from antiphon.store.records import SYSTEM_CHANNEL_PREFIX
 
 MAX_REPORTED_ERRORS = 10
 """How many errors of a ruleset one message lists."""
-MAX_CHANNEL_KEY_CHARS = 200
+MAX_CHANNEL_KEY_CHARS = 300
 OPEN_FIELD_NAMES = {"participants": "target"}
 """The fields of a creation that `open` knows by another name."""
 

@@ -60,7 +60,7 @@ from antiphon.runtime.inbound import (
 logger = logging.getLogger("antiphon.transport")
 
 TRANSPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}\Z")
-MAX_RETRY_AFTER_SECONDS = 3600.0
+MAX_RETRY_AFTER_SECONDS = 86_400.0
 MAX_SENDS_AT_ONCE = 32
 SEND_SECONDS = 60.0
 

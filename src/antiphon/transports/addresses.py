@@ -8,13 +8,14 @@ Rule 3: `allow_private` permits this machine and private networks; never link-lo
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Iterable
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from antiphon.core.errors import TransportRefused, TransportUnavailable
 from antiphon.core.text import describe
+from antiphon.hub.blocking_calls import run_blocking
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -80,9 +81,9 @@ def host_objection(host: str, *, allow_private: bool) -> str:
 
 async def resolve_host(host: str, port: int) -> list[IPAddress]:
     """The addresses of a host, in the order of preference, resolved outside of the event loop."""
-    loop = asyncio.get_running_loop()
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await run_blocking(look_up, "name lookup")
     except (OSError, UnicodeError) as error:
         raise TransportUnavailable(f"the host {describe(host)} cannot be resolved: {error}") from error
     return list(dict.fromkeys(ip_address(str(place[0])) for *_, place in found))

@@ -1,7 +1,7 @@
 """The SMTP transport: a reply is an email, handed to a mail server.
 
-Rule 1: a call of `send` makes one attempt, in a thread. The `Message-ID` is made from the reply's id, so mail programs
-        recognise an email that arrives twice.
+Rule 1: a call of `send` makes one attempt, in a thread of its own. The `Message-ID` is made from the reply's id, so
+        mail programs recognise an email that arrives twice.
 Rule 2: a mail server that answers 5xx to the email itself refuses it for good. Everything else may pass: 4xx, errors of
         the network, and a login or an encryption that fails, which says nothing of this email.
 Rule 3: a recipient is one address. What could add a header, or another recipient, is refused before anything is sent.
@@ -13,18 +13,21 @@ from __future__ import annotations
 import asyncio
 import re
 import smtplib
+import socket
 import ssl
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8
 from email.utils import formatdate, getaddresses, parseaddr
+from functools import partial
 from typing import Literal, get_args
 
 from antiphon._net import is_loopback
 from antiphon.core.errors import TransportRefused, TransportUnavailable, UsageError
 from antiphon.core.text import describe
 from antiphon.core.transport import OutboundReply
+from antiphon.hub.blocking_calls import run_blocking
 from antiphon.hub.known_secrets import KNOWN_SECRETS, redact_text
 from antiphon.transports.transport_settings import check_timeout
 
@@ -35,6 +38,9 @@ EMAIL_ADDRESS = re.compile(
 )
 """One address, without a display name, quotes, comments or encoded words."""
 MAX_SUBJECT_CHARS = 200
+READY_REPLY = 220
+SERVER_WIDE_REFUSALS = frozenset({530, 534, 535, 538})
+"""That a login or an encryption is missing, weak or wrong."""
 INTERNATIONAL_OPTIONS = ("SMTPUTF8", "BODY=8BITMIME")
 MESSAGE_ID = re.compile(r"<[!-;=?-~]+@[!-;=?-~]+>")
 MESSAGE_ID_PART = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~:-]+")
@@ -77,7 +83,14 @@ class SmtpTransport:
         """Hand a reply to the mail server, or raise `TransportRefused` or `TransportUnavailable`."""
         if not EMAIL_ADDRESS.fullmatch(reply.recipient):
             raise TransportRefused(f"{describe(reply.recipient)} is no email address")
-        await asyncio.to_thread(self._deliver, self._email(reply), reply.recipient)
+        opened: list[smtplib.SMTP] = []
+        deliver = partial(self._deliver, self._email(reply), reply.recipient, opened)
+        try:
+            await run_blocking(deliver, "mail delivery")
+        except asyncio.CancelledError:
+            for connection in opened:
+                _break_off(connection)  # a server that answers slowly would hold the thread for hours
+            raise
 
     @property
     def _sender_address(self) -> str:
@@ -105,9 +118,9 @@ class SmtpTransport:
         """Whether the mail server must take addresses that are not ASCII."""
         return not (recipient + self._sender_address).isascii()
 
-    def _deliver(self, email: bytes, recipient: str) -> None:
+    def _deliver(self, email: bytes, recipient: str, opened: list[smtplib.SMTP]) -> None:
         try:
-            connection = self._connect()
+            connection = self._connect(opened)
         except (smtplib.SMTPException, OSError, UnicodeError) as error:
             raise self._unavailable("cannot be used", error) from error
         try:
@@ -125,15 +138,21 @@ class SmtpTransport:
         finally:
             _leave(connection)
 
-    def _connect(self) -> smtplib.SMTP:
-        """A connection, encrypted and logged in."""
+    def _connect(self, opened: list[smtplib.SMTP]) -> smtplib.SMTP:
+        """A connection, encrypted and logged in. It is among the opened ones before anything is waited for."""
         trust = None if self.tls == "none" else ssl.create_default_context()
-        place, own, wait = (self.host, self.port), self._domain, self.timeout  # smtplib would look up its own name
+        own, wait = self._domain, self.timeout  # smtplib would look up its own name
         if self.tls == "implicit":
-            connection: smtplib.SMTP = smtplib.SMTP_SSL(*place, local_hostname=own, timeout=wait, context=trust)
+            connection: smtplib.SMTP = smtplib.SMTP_SSL(local_hostname=own, timeout=wait, context=trust)
         else:
-            connection = smtplib.SMTP(*place, local_hostname=own, timeout=wait)
+            connection = smtplib.SMTP(local_hostname=own, timeout=wait)
+        # The name that the certificate must have. smtplib itself sets it only where it connects at once.
+        connection._host = self.host  # type: ignore[attr-defined]  # it is not declared
+        opened.append(connection)
         try:
+            code, said = connection.connect(self.host, self.port)
+            if code != READY_REPLY:
+                raise smtplib.SMTPConnectError(code, said)
             if self.tls == "starttls":
                 connection.starttls(context=trust)
             connection.ehlo_or_helo_if_needed()
@@ -147,10 +166,18 @@ class SmtpTransport:
     def _refusal(self, code: int, said: bytes | str) -> TransportRefused | TransportUnavailable:
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
         sentence = f"the mail server {self.host} answered {code}: {describe(redact_text(text))}"
-        return TransportRefused(sentence) if 500 <= code < 600 else TransportUnavailable(sentence)
+        final = 500 <= code < 600 and code not in SERVER_WIDE_REFUSALS
+        return TransportRefused(sentence) if final else TransportUnavailable(sentence)
 
     def _unavailable(self, what: str, error: Exception) -> TransportUnavailable:
         return TransportUnavailable(f"the mail server {self.host} {what}: {describe(redact_text(str(error)))}")
+
+
+def _break_off(connection: smtplib.SMTP) -> None:
+    """End a connection that another thread is waiting for."""
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _leave(connection: smtplib.SMTP) -> None:

@@ -19,12 +19,14 @@ import unicodedata
 from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from functools import partial
 from typing import TextIO
 from uuid import uuid4
 
 from antiphon.core.errors import TransportUnavailable, UsageError
 from antiphon.core.text import describe, sanitize
 from antiphon.core.transport import InboundMessage, OutboundReply
+from antiphon.hub.blocking_calls import run_blocking
 
 READ_BYTES = 65_536
 INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -52,7 +54,7 @@ class TerminalTransport:
     async def send(self, reply: OutboundReply) -> None:
         """Print a reply with its sender; `TransportUnavailable` if it cannot be written."""
         text = visible_text(reply.text).replace("\n", CONTINUED_LINE)
-        await asyncio.to_thread(self._print, f"{visible_text(reply.sender_id)}: {text}\n")
+        await run_blocking(partial(self._print, f"{visible_text(reply.sender_id)}: {text}\n"), "terminal output")
 
     async def receive(self) -> AsyncIterator[InboundMessage]:
         """The lines that are typed, blank ones left out, until the input ends. There is one reader at a time."""
