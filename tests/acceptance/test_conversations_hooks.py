@@ -88,6 +88,22 @@ async def test_an_agent_made_active_by_code_is_a_handoff(desk: Desk) -> None:
     assert [(each.trigger.name, each.data["to_agent"]) for each in events] == [("ON_HANDOFF", "triage")]
 
 
+async def test_a_conversation_that_code_leaves_with_nobody_is_no_handoff(desk: Desk) -> None:
+    await desk.echoes("triage")
+    talk = await desk.open(TO_TRIAGE, "triage")
+    await set_conversation_state(talk.channel, talk.state.transition(to_phase="handling", to_agent="triage"))
+    await all_done()
+    events = listened(desk, *MOVES)
+    await set_conversation_state(talk.channel, talk.state.transition(to_phase="handling"))
+    await set_conversation_state(talk.channel, talk.state.transition(to_phase="handling", to_agent="triage"))
+    await set_conversation_state(talk.channel, talk.state.transition(to_phase="resolution"))
+    await all_done()
+    assert [(each.trigger.name, each.data["from_agent"], each.data["to_agent"]) for each in events] == [
+        ("ON_HANDOFF", None, "triage"),
+        ("ON_PHASE_TRANSITION", "triage", None),
+    ]
+
+
 async def test_a_person_that_takes_over_is_a_handoff(desk: Desk) -> None:
     events = listened(desk, *MOVES)
     await desk.agent("triage", hand_over("human", "Angry."))

@@ -245,15 +245,21 @@ async def test_a_message_that_cannot_be_sent_is_not_retried(office: Office, capl
     assert "is refused: source is" in caplog.text
 
 
-@pytest.mark.parametrize("message_id", [None, 7, "", "\ud800"])
+GIVE_ID = "; give the id that its sender gave it"
+
+
+@pytest.mark.parametrize(
+    ("message_id", "why"),
+    [(None, f" is None{GIVE_ID}"), (7, f" is 7{GIVE_ID}"), ("", f" is ''{GIVE_ID}"), ("\ud800", ": ")],
+)
 async def test_a_message_without_an_id_is_not_retried(
-    office: Office, caplog: pytest.LogCaptureFixture, message_id: object
+    office: Office, caplog: pytest.LogCaptureFixture, message_id: object, why: str
 ) -> None:
     queue = Queue(InboundMessage("one", "+49", message_id), "two")  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING, LOGGER):
         office.listen(queue)
         assert await office.recorded() == ["two"]
-    assert "is refused: the message_id of an inbound message" in caplog.text
+    assert f"is refused: the message_id of an inbound message{why}" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [LookupError, SystemExit, asyncio.CancelledError])

@@ -19,6 +19,8 @@ from antiphon import (
     Hub,
     InboundMessage,
     OutboundReply,
+    UsageError,
+    WebhookTransport,
 )
 from antiphon.core.conversation_events import EV_REPLY_DELIVERED, EV_TRANSPORT_CONNECTED
 from antiphon.core.errors import TransportUnavailable
@@ -293,3 +295,38 @@ async def test_what_would_end_the_process_is_one_more_failed_attempt(desk: Desk,
     await all_done()
     assert wire.took == [("+1", "One."), ("+1", "Two.")]
     assert await delivered(talk) == [2, 1]
+
+
+# What reads requests
+
+
+WEBHOOK = WebhookTransport("https://sms.example.org/replies", secret="kV3yJ0dP-Qk2mXw8tRz6uA")
+
+
+class Unfinished:
+    """An object whose `read_inbound` cannot be called."""
+
+    read_inbound = "later"
+
+    def __repr__(self) -> str:
+        return "<Unfinished>"
+
+
+@pytest.mark.parametrize(
+    ("reader", "named"),
+    [
+        ("webhook", "'webhook'"),
+        ("", "''"),
+        (WebhookTransport, ".*WebhookTransport.*"),
+        (WEBHOOK.read_inbound, ".*read_inbound.*"),
+        (Unfinished(), ".*Unfinished.*"),
+    ],
+    ids=["a name", "an empty name", "a class", "a method", "no method"],
+)
+async def test_what_cannot_read_requests_is_refused_when_it_is_registered(
+    desk: Desk, reader: object, named: str
+) -> None:
+    wrong = rf"^inbound of the transport 'sms' is {named}; give an object with read_inbound, such as WebhookTransport\("
+    with pytest.raises(UsageError, match=wrong):
+        desk.hub.transport("sms", inbound=reader, channel=print)  # type: ignore[arg-type]
+    desk.hub.transport("sms", inbound=WEBHOOK, channel=print)  # type: ignore[arg-type]  # the name is still free

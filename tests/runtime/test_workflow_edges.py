@@ -276,8 +276,11 @@ async def test_a_graph_of_as_many_transitions_as_a_graph_takes_is_opened(room: R
     [
         ([{"name": "hop_limit", "most": 1}, {"name": "hop_limit", "most": 2}], "names 'hop_limit' twice"),
         ([{"name": "hop_limit", "most": -1}], "most of hop_limit is -1"),
-        ([{"name": "hops"}], "no guard is called"),
-        (["hop_limit"], "no guard is called"),
+        ([{"name": "hops"}], "no guard is called 'hops'; there is: {'name': 'hop_limit', 'most': 5}"),
+        ([{"name": "Hop_Limit", "most": 3}], "no guard is called 'Hop_Limit'; did you mean 'hop_limit'"),
+        ([{"most": 3}], "guards holds {'most': 3}; give {'name': 'hop_limit', 'most': 5}"),
+        (["hop_limit"], "guards holds 'hop_limit'; give {'name': 'hop_limit', 'most': 5}"),
+        ([{"name": "hop_limit", "max": 3}], "guards holds {'name': 'hop_limit', 'max': 3}; give {'name': 'hop_limit',"),
     ],
 )
 async def test_a_guard_that_is_not_understood_is_refused(room: Room, guards: list[object], why: str) -> None:

@@ -164,7 +164,10 @@ async def test_a_stream_tells_of_handoffs_if_it_is_asked_to() -> None:
         text = (await client.post("/v1/chat/completions", json={**body, "metadata": {"antiphon_events": "true"}})).text
         lines = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
         told = [line["antiphon"] for line in lines if "antiphon" in line]
-        assert [each for each in told if "handoff" in each] == [{"handoff": {"from": "triage", "to": "billing"}}]
+        assert [each for each in told if "handoff" in each] == [
+            {"handoff": {"from": "triage", "to": "billing"}},
+            {"handoff": {"from": "billing", "to": "human"}},
+        ]
         note = told[-1]["conversation"]
         assert [(each["from"], each["to"], each["phase"]) for each in note["handoffs"]] == [
             ("triage", "billing", "handling"),
@@ -174,6 +177,20 @@ async def test_a_stream_tells_of_handoffs_if_it_is_asked_to() -> None:
         assert "".join(line["choices"][0]["delta"].get("content", "") for line in lines) == (
             "One moment.\n\nI get someone."
         )
+
+
+async def test_a_stream_tells_of_a_handoff_to_a_person_once() -> None:
+    async with talking(TO_TRIAGE, *scripted(triage=[hand_over("dana")]), people=("dana",)) as talk:
+        client = await talk.here.client()
+        told: list[list[Json]] = []
+        for text in ("Dana, please.", "Hello?"):
+            body = {"model": talk.model, "messages": [{"role": "user", "content": text}], "stream": True}
+            named = {**body, "metadata": {"antiphon_events": "true", "thread_id": "t1"}}
+            lines = (await client.post("/v1/chat/completions", json=named)).text.split("\n")
+            notes = [json.loads(line[6:]).get("antiphon", {}) for line in lines if line.startswith("data: {")]
+            told.append([note["handoff"] for note in notes if "handoff" in note])
+            assert notes[-2]["conversation"]["person"] == "dana"  # the last chunk has the finish_reason alone
+        assert told == [[{"from": "triage", "to": "dana"}], []]
 
 
 async def test_a_person_has_the_conversation_and_no_request_hangs() -> None:

@@ -69,6 +69,8 @@ async def test_a_client_cannot_have_replies_sent_to_an_address_of_its_choice() -
             "data": {"text": "Hi", "transport": "sms", "source": "+1900"},
         }
         assert refusal(await say(ann, channel_id, **raw)) == (403, "wrong_scope")
+        packet = {**raw, "event_type": EV_PACKET, "data": {"body": "Hi", "transport": "sms", "source": "+1900"}}
+        assert refusal(await say(ann, channel_id, **packet)) == (403, "wrong_scope")
         forged = {**raw, "data": {"text": "Hi", "recipient": "+1900"}}
         assert refusal(await say(ann, channel_id, **forged)) == (422, "reserved_field")
         assert (await say(ann, channel_id, transport="web", source="tab 7")).status_code == 201
@@ -77,6 +79,23 @@ async def test_a_client_cannot_have_replies_sent_to_an_address_of_its_choice() -
         assert (await say(bridge, own, transport="sms", source="+49")).status_code == 201
         await poll_until(lambda: bool(sent), "the reply has left")
         assert [reply.recipient for reply in sent] == ["+49"]
+
+
+async def test_an_event_of_a_clients_own_may_have_a_field_transport() -> None:
+    async with served_hub(*agents()) as here:
+        sent: list[OutboundReply] = []
+
+        async def send(reply: OutboundReply) -> None:
+            sent.append(reply)
+
+        here.hub.transport("sms", send=send)
+        ann = await here.known("ann", "write", "read")
+        channel_id = await routed(ann)
+        data = {"transport": "sms", "source": "+1900", "text": "Hi"}
+        posted = await say(ann, channel_id, text=None, event_type="my.event", data=data)
+        assert (posted.status_code, posted.json()["event_data"]) == (201, data)
+        await quiet(here, channel_id)
+        assert sent == []
 
 
 async def test_what_is_said_of_a_message_routes_it_and_is_recorded() -> None:

@@ -370,10 +370,15 @@ def _conditions_to_join(condition: object, kind: type[ConditionGroup]) -> Sequen
     return condition.conditions if isinstance(condition, kind) else [cast(TransitionCondition, condition)]
 
 
+def is_condition(given: object) -> bool:
+    """Whether this can be asked as a condition. A class cannot."""
+    return not isinstance(given, type) and callable(getattr(given, "evaluate", None))
+
+
 def _check_conditions(name: str, conditions: object) -> tuple[TransitionCondition, ...]:
     if not isinstance(conditions, list | tuple) or not conditions:
         raise RulesInvalid(f"{name} is given {describe(conditions)}; give a list of at least one condition")
     for condition in conditions:
-        if isinstance(condition, type) or not callable(getattr(condition, "evaluate", None)):
+        if not is_condition(condition):
             raise RulesInvalid(f"{name} is given {describe(condition)}, which is no condition")
     return tuple(conditions)

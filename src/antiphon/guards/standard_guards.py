@@ -170,10 +170,13 @@ def hop_limit_in(knobs: Json) -> int:
     if not isinstance(entries, list):
         raise RulesInvalid(f"guards is {describe(entries)}; give a list of guards")
     entry = entries[0]
-    known = isinstance(entry, dict) and entry.get("name") == HandoffLimit.name and entry.keys() <= {"name", "most"}
-    if not isinstance(entry, dict) or not known:
-        wanted = f"{{'name': {HandoffLimit.name!r}, 'most': {DEFAULT_HOP_LIMIT}}}"
-        raise RulesInvalid(f"no guard is called {describe(entry)}; there is: {wanted}")
+    wanted = f"{{'name': {HandoffLimit.name!r}, 'most': {DEFAULT_HOP_LIMIT}}}"
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if isinstance(name, str) and name != HandoffLimit.name:
+        advice = spelling_advice(name, [HandoffLimit.name]) or f"there is: {wanted}"
+        raise RulesInvalid(f"no guard is called {describe(name)}; {advice}")
+    if not isinstance(entry, dict) or name is None or not entry.keys() <= {"name", "most"}:
+        raise RulesInvalid(f"guards holds {describe(entry)}; give {wanted}")
     if len(entries) > 1:
         raise RulesInvalid(f"guards names {HandoffLimit.name!r} twice; name it once")
     given = entry.get("most", DEFAULT_HOP_LIMIT)

@@ -319,7 +319,7 @@ def _triggers_of(envelope: Envelope) -> Iterator[HookTrigger]:
     if envelope.event_type in SPEECH_TYPES and envelope.sender_id != HUB:
         yield HookTrigger.AFTER_BROADCAST
     elif envelope.event_type == EV_CONVERSATION_MOVED:
-        if data.get("from_agent") != data.get("to_agent") or data.get("person"):
+        if data.get("to_agent") not in (None, data.get("from_agent")) or data.get("person"):
             yield HookTrigger.ON_HANDOFF
         if data.get("from_phase") != data.get("to_phase"):
             yield HookTrigger.ON_PHASE_TRANSITION

@@ -31,7 +31,7 @@ logger = logging.getLogger("antiphon.transport")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 MAX_CHANNEL_ATTEMPTS = 10
 """How often `channel=` is tried for one message, for about 8.5 minutes, before the message is given back."""
-MESSAGE_ID_ADVICE = "give the id that its sender gave it"
+MESSAGE_ID_ADVICE = "the id that its sender gave it"
 
 
 class InboundOptions(TypedDict, total=False):

@@ -313,6 +313,10 @@ def _check_transport(name: object, options: TransportOptions) -> None:
     for option in ("send", "receive", "channel"):
         if given.get(option) is not None and not callable(given[option]):
             raise UsageError(f"{option} of the transport {name!r} is {describe(given[option])}; give a function")
+    reader = given.get("inbound")
+    if reader is not None and (isinstance(reader, type) or not callable(getattr(reader, "read_inbound", None))):
+        advice = "give an object with read_inbound, such as WebhookTransport(…)"
+        raise UsageError(f"inbound of the transport {name!r} is {describe(reader)}; {advice}")
     if (given.get("receive") or given.get("inbound")) and given.get("channel") is None:
         raise UsageError(f"the transport {name!r} receives messages; give channel=, which finds the channel of each")
     if not any(given.get(option) for option in ("send", "receive", "inbound")):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from antiphon.agents.declaration import Declaration, delegate
-from antiphon.core.conditions import Approved, FromSpeaker, Once, TransitionCondition
+from antiphon.core.conditions import Approved, FromSpeaker, Once, TransitionCondition, is_condition
 from antiphon.core.envelope import Json, check_name, match_name, spelling_advice
-from antiphon.core.errors import RulesInvalid, UsageError
+from antiphon.core.errors import BadName, RulesInvalid, UsageError
 from antiphon.core.targets import AgentTarget, TerminateTarget
 from antiphon.core.text import describe
 from antiphon.orchestration.graph import Transition, TransitionGraph
@@ -121,6 +121,8 @@ def review_loop(
         raise UsageError(f"{writes!r} is the author and the reviewer; let another agent or person review")
     if type(most_rounds) is not int or not 1 <= most_rounds <= MAX_REVIEW_ROUNDS:
         raise UsageError(f"most_rounds is {describe(most_rounds)}; give a number of reviews, 1 to {MAX_REVIEW_ROUNDS}")
+    if approved is not None and not is_condition(approved):
+        raise RulesInvalid(f"approved is {describe(approved)}, which is no condition; give one such as Approved()")
     reviewed = FromSpeaker(reviews)
     # Each of these rules fires once in the life of the channel, so their number is the number of returns.
     returns = [Transition(Once(reviewed), AgentTarget(writes)) for _ in range(most_rounds - 1)]
@@ -174,5 +176,8 @@ def _name_of(given: object, what: str) -> str:
         return given.name
     if not isinstance(given, str):
         raise UsageError(f"{what} is {describe(given)}; give an agent, or the name of a participant")
-    check_name(given)
+    try:
+        check_name(given)
+    except BadName as error:
+        raise BadName(f"{what}: {error}") from error
     return given

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from antiphon.core.envelope import Envelope, Priority, visible_to
 from antiphon.core.errors import Denied, LogCorrupt, SlowConsumer, StoreError, StoreGone, UnknownChannel
-from antiphon.core.events import EV_CONTEXT_SET
+from antiphon.core.events import EV_CONTEXT_SET, SPEECH_TYPES
 from antiphon.core.redaction import failure_sentence
 from antiphon.core.state import State
 from antiphon.core.views import envelope_for_participants
@@ -186,7 +186,9 @@ async def post_message(ctx: RequestContext) -> Envelope:
         "addressed_to": said.addressed_to,
         "set": said.set,
     }
-    _check_transport_named(ctx, said.transport or (said.data or {}).get("transport"))
+    # Only texts and packets decide where replies leave; events of other types may have any fields.
+    named = (said.data or {}).get("transport") if said.event_type in SPEECH_TYPES else None
+    _check_transport_named(ctx, said.transport or named)
     given = next((name for name, value in of_text.items() if value is not None), None)
     match said:
         case MessageBody(text=str(text), event_type=None, data=None):

@@ -347,6 +347,9 @@ class ChunkWriter:
 
     def _finished(self, final: FinalStateEvent, sequence: int) -> Iterator[ChatChunk]:
         note = self._ended(final, sequence, self._speech.said)
+        moved = note.conversation
+        if moved and moved.handoffs and moved.handoffs[-1].to == moved.person:
+            yield from self._handoff(moved.person)
         yield from self._told(note)
         yield self._chunk({}, finish_reason_of(note))
         if self._usage:
