@@ -28,6 +28,8 @@ OBSERVED_FIELD = "antiphon.observed"
 """A field of a private event: true if the hub has extended its audience by the observer, who comes last in it.
 
 Events of any type have it, so its name must not be one that their data uses."""
+CONVERSATION_HUB_FIELDS = (RECIPIENT_FIELD, LEAVES_BY_FIELD, OBSERVED_FIELD)
+"""Fields that only the hub writes."""
 
 
 class ConversationMoved(msgspec.Struct, frozen=True, omit_defaults=True):

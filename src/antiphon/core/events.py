@@ -12,10 +12,8 @@ from typing import Literal
 import msgspec
 
 from antiphon.core.conversation_events import (
+    CONVERSATION_HUB_FIELDS,
     CONVERSATION_STRUCTS,
-    LEAVES_BY_FIELD,
-    OBSERVED_FIELD,
-    RECIPIENT_FIELD,
     ConversationMoved,
     ConversationRefused,
     ConversationReleased,
@@ -133,7 +131,7 @@ ASIDE_FIELD = "aside"
 of earlier versions also have it on imported history, which is an event of its own now."""
 ORIGINAL_FIELD = "original"
 """A field of speech that a hook has rewritten: the digest of what was sent, by which a repeated send is recognised."""
-HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD, RECIPIENT_FIELD, LEAVES_BY_FIELD, OBSERVED_FIELD)
+HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD, *CONVERSATION_HUB_FIELDS)
 """Fields of speech that only the hub writes."""
 
 
