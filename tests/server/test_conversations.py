@@ -253,6 +253,18 @@ async def test_an_operator_releases_any_hold_and_nobody_else_sees_it() -> None:
         assert released == {"by": "boss", "to": None, "person": "dana", "phase": "intake"}
 
 
+async def test_nothing_is_recorded_in_a_closed_channel_by_the_release_of_an_operator() -> None:
+    async with served_hub(*agents(hand_over("dana"))) as here:
+        ann = await here.known("ann", "write", "read", "invoke")
+        boss = await here.known("boss", "write", "operate")
+        await here.known("dana", "write")
+        channel_id = await held(here, ann, "dana", to="dana")
+        await ann.post(f"/channels/{channel_id}/close", json={})
+        before = await here.hub.log(channel_id)
+        assert refusal(await release(boss, channel_id)) == (409, "channel_closed")
+        assert await here.hub.log(channel_id) == before
+
+
 async def test_only_routed_channels_are_released() -> None:
     async with served_hub(*agents()) as here:
         ann = await here.client()

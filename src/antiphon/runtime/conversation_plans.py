@@ -104,7 +104,7 @@ class ReleaseConversation(msgspec.Struct, frozen=True):
 
     def __call__(self, fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | Deny:
         memory, channel = _memory_of(ruleset, fold), fold.state
-        denial = _denial_of_writer(channel, self.by) if not self.operator else None
+        denial = _denial_of_closed(channel) if self.operator else _denial_of_writer(channel, self.by)
         if denial is None and not memory.person:
             denial = Deny("not_held", "no person has this conversation; there is nothing to release")
         if denial is None and not self.operator:
@@ -137,9 +137,14 @@ def _unknown_agent(name: str, ruleset: Ruleset, channel: State) -> Deny:
     return Deny("target_not_found", f"{describe(name)} is no agent that answers here; there are: {known}")
 
 
+def _denial_of_closed(channel: State) -> Deny | None:
+    return None if channel.status == "active" else Deny("channel_closed", f"its status is {channel.status!r}")
+
+
 def _denial_of_writer(channel: State, by: str) -> Deny | None:
-    if channel.status != "active":
-        return Deny("channel_closed", f"its status is {channel.status!r}")
+    closed = _denial_of_closed(channel)
+    if closed is not None:
+        return closed
     if channel.participants.get(by) == "agent":
         return Deny("not_a_person", f"{by!r} is an agent; agents hand over with handoff_conversation")
     return None

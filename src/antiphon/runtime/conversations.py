@@ -22,7 +22,7 @@ from antiphon.core.text import describe
 from antiphon.orchestration.conversation import ConversationState
 from antiphon.orchestration.handoff_rules import HandoffRules, check_handoff_rules
 from antiphon.orchestration.router import ConversationRouter
-from antiphon.runtime.arguments import check_encodable, check_text_argument
+from antiphon.runtime.arguments import check_text_argument
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.conversation_plans import MoveConversation, conversation_memory, submit_conversation_plan
 from antiphon.runtime.hub import Hub
@@ -45,7 +45,6 @@ async def set_conversation_state(channel: Channel, state: ConversationState) -> 
     _check_channel(channel)
     if not isinstance(state, ConversationState):
         raise UsageError(f"state is {describe(state)}; give what get_conversation_state gave, after a transition")
-    check_encodable(state.context, "context")
     state.check()
     for move in state.phase_history:
         advice = f"a text of up to {MAX_REASON_CHARS} characters"
