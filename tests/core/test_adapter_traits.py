@@ -30,7 +30,7 @@ from antiphon.core.events import EV_PACKET, FailedTurn
 from antiphon.core.guard import ALLOW, Deadline, Verdict
 from antiphon.core.ruleset import REACTS_BY_DEFAULT, Fold, Ruleset
 from antiphon.core.step import Admitted, hub_draft, record, tick
-from antiphon.guards.standard_guards import HandoffLimit
+from antiphon.guards.run_limits import HopLimit
 from antiphon.orchestration import catalogue
 from antiphon.orchestration.adapters import Conversation, Discussion, traits_of
 from antiphon.orchestration.catalogue import make_ruleset, register_adapter, ruleset_for
@@ -198,7 +198,7 @@ def own_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_handoffs_are_limited_where_the_adapter_does_not(
     kind: str, knobs: dict[str, object], limit: int | None
 ) -> None:
-    limits = [guard.most for guard in ruleset_for(kind, knobs).guards if isinstance(guard, HandoffLimit)]
+    limits = [guard.most for guard in ruleset_for(kind, knobs).guards if isinstance(guard, HopLimit)]
     assert limits == ([] if limit is None else [limit])
 
 

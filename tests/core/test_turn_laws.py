@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Envelope
-from antiphon.core import events, turns
+from antiphon.core import execution_events, turns
 from antiphon.core.evolve import evolve
 from antiphon.core.execution_events import CallCleared
 from antiphon.core.state import State, Turn
@@ -83,7 +83,7 @@ class Rivals:
         recorded = {
             "write": lambda: scene.writes(by, entry(mine)),
             "doubt": lambda: scene.writes(by, doubt(mine)),
-            "clear": lambda: scene.writes(by, journal_draft(events.EV_CALL_CLEARED, CallCleared(mine, 0))),
+            "clear": lambda: scene.writes(by, journal_draft(execution_events.EV_CALL_CLEARED, CallCleared(mine, 0))),
             "release": lambda: scene.releases(by),
             "end": lambda: scene.ends(by, because(turn.cause or "", said(turn.speaker))),
             "fail": lambda: scene.fails(by),

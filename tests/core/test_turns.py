@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from antiphon import Envelope
-from antiphon.core import events, turns
+from antiphon.core import execution_events, turns
 from antiphon.core.event_data import Deny
 from antiphon.core.execution_events import CallCleared
 from antiphon.core.state import Turn
@@ -457,7 +457,7 @@ def test_while_a_call_is_in_doubt_nothing_is_due(channel_type: str) -> None:
     scene.writes(by, entry(by.turn_id), doubt(by.turn_id))
     assert scene.ruleset.due(scene.fold) is None
     assert (scene.waits(100_000), pending_turns(scene.state)) == ([], ())
-    scene.writes(by, journal_draft(events.EV_CALL_CLEARED, CallCleared(by.turn_id, 0, "hugo")))
+    scene.writes(by, journal_draft(execution_events.EV_CALL_CLEARED, CallCleared(by.turn_id, 0, "hugo")))
     assert [turn.turn_id for turn in pending_turns(scene.state)] == [by.turn_id]
     assert scene.ruleset.due(scene.fold) is not None
 
@@ -492,7 +492,7 @@ def test_time_spent_waiting_for_a_person_does_not_count(channel_type: str, then:
     turn, by = scene.running()
     scene.writes(by, entry(turn.turn_id), doubt(turn.turn_id))
     assert scene.waits(4000) == []
-    cleared = journal_draft(events.EV_CALL_CLEARED, CallCleared(turn.turn_id, 0, "hugo"))
+    cleared = journal_draft(execution_events.EV_CALL_CLEARED, CallCleared(turn.turn_id, 0, "hugo"))
     assert scene.writes(by, cleared) == ["call.cleared"]
     limit = 600 if channel_type == "conversation" else 120
     assert scene.waits(limit - 5) == []

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from antiphon import Agent, Channel, Envelope, Hub, ScriptedModel, calls, says, tool
 from antiphon.cli import commands
 from antiphon.core.codec import from_json
-from antiphon.core.ruleset import SavedFold
+from antiphon.core.ruleset import SavedFold, restore_fold
 from antiphon.testing import ManualClock
 from tests.golden.folds import CHANNELS, FOLDS, NAMES, STORES, digests_of, read_log, ruleset_of
 from tests.support.waiting import soon, wait_until
@@ -59,7 +59,7 @@ async def test_the_snapshot_of_an_unchanged_fold_is_used(copied: Callable[[str],
     log = read_log("long")
     ruleset = ruleset_of(log)
     assert snapshot.version == ruleset.version
-    restored = ruleset.restore(from_json(snapshot.blob, SavedFold))
+    restored = restore_fold(ruleset, from_json(snapshot.blob, SavedFold))
     assert restored is not None
     assert digests_of(ruleset.fold_all(restored, log[snapshot.sequence :])).items() <= RECORDED["long"].items()
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from antiphon import Envelope
-from antiphon.core.codec import decode_envelope, encode_envelope, from_json
-from antiphon.core.ruleset import SavedFold
+from antiphon.core.codec import decode_envelope, encode_envelope, from_json, to_json
+from antiphon.core.ruleset import SavedFold, restore_fold
 from antiphon.core.state import State
 from antiphon.hub import channel_log
 from antiphon.testing import ManualClock
@@ -102,7 +102,7 @@ def test_a_prefix_and_the_rest_are_the_whole(script: list[Act], data: st.DataObj
         ruleset, cut = laws_of(log), data.draw(st.integers(0, len(log)))
         half = ruleset.fold_all(ruleset.begin(log[0].channel_id), log[:cut])
         assert ruleset.fold_all(half, log[cut:]) == folded(log)
-        saved = ruleset.restore(from_json(ruleset.save(half), SavedFold))
+        saved = restore_fold(ruleset, from_json(to_json(half), SavedFold))
         assert saved == half
         assert ruleset.fold_all(saved, log[cut:]) == folded(log)
 
@@ -153,7 +153,7 @@ def test_even_a_log_of_nonsense_folds_the_same_in_two_parts(log: list[Envelope],
     whole = ruleset.fold_all(ruleset.begin("here"), log)
     half = ruleset.fold_all(ruleset.begin("here"), log[:cut])
     assert ruleset.fold_all(half, log[cut:]) == whole
-    assert ruleset.restore(from_json(ruleset.save(whole), SavedFold)) == whole
+    assert restore_fold(ruleset, from_json(to_json(whole), SavedFold)) == whole
 
 
 def opening_of() -> Envelope:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 from antiphon import Envelope
-from antiphon.core import events, turns
+from antiphon.core import execution_events, turns
 from antiphon.core.creation import opening_batch
 from antiphon.core.event_data import Deny
 from antiphon.core.events import ChannelCreated, Seat
@@ -155,12 +155,12 @@ def asked(channel_type: str = "conversation", *people: str, **knobs: object) -> 
 
 
 def entry(turn: str, index: int = 0) -> Envelope:
-    return journal_draft(events.EV_CALL_STARTED, CallStarted(turn, index, "look", "d", {}))
+    return journal_draft(execution_events.EV_CALL_STARTED, CallStarted(turn, index, "look", "d", {}))
 
 
 def result(turn: str, index: int = 0) -> Envelope:
-    return journal_draft(events.EV_CALL_FINISHED, CallFinished(turn, index, {"text": "7"}))
+    return journal_draft(execution_events.EV_CALL_FINISHED, CallFinished(turn, index, {"text": "7"}))
 
 
 def doubt(turn: str, index: int = 0) -> Envelope:
-    return journal_draft(events.EV_CALL_DOUBTED, CallDoubted(turn, index, "pay"))
+    return journal_draft(execution_events.EV_CALL_DOUBTED, CallDoubted(turn, index, "pay"))

@@ -75,11 +75,16 @@ def event_data_error(event_type: str, event_data: Json) -> str | None:
     return None
 
 
-class Deny(msgspec.Struct, frozen=True):
-    """The draft may not be recorded. `reason` is a stable word; `detail` is for the person reading."""
+class Deny(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """The draft may not be recorded, or the call may not leave. `reason` is a stable word; `detail` says more."""
 
     reason: str
     detail: str = ""
+    """For the person reading. Of the call of a tool, what the model reads as its result."""
+    final: bool = False
+    """Whether the turn ends with `denied:<reason>`. The denial of a model call always ends it."""
+    answer: str = ""
+    """What the agent says instead, if the turn ends with this; "" for what it has said so far."""
 
 
 def mark_aside(draft: Envelope) -> Envelope:

@@ -1,7 +1,7 @@
 """The event types, and the shape of the data of each.
 
-Rule 1: event strings are constants, here and in `execution_events` (calls, crashes and decisions); they are written
-        nowhere else.
+Rule 1: event strings are constants, here and in the other modules of events (conversations; calls, crashes and
+        decisions; protections); they are written nowhere else.
 Rule 2: types under `ag2.` and `antiphon.` are ours; `SENDABLE_TYPES` are the few of them a participant may send.
 """
 
@@ -11,23 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from antiphon.core.conversation_events import (
-    CONVERSATION_HUB_FIELDS,
-    CONVERSATION_STRUCTS,
-    ConversationMoved,
-    ConversationRefused,
-    ConversationReleased,
-    ConversationUnrouted,
-    ReplyDelivered,
-    ReplyUndeliverable,
-    TransportConnected,
-)
+from antiphon.core.conversation_events import CONVERSATION_HUB_FIELDS, CONVERSATION_STRUCTS, ConversationEvent
 from antiphon.core.envelope import Json
 from antiphon.core.execution_events import (
-    EV_APPROVAL_DECIDED,
-    EV_CALL_CLEARED,
     EV_CALL_CONFLICTED,
-    EV_CALL_DOUBTED,
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
     EV_CALL_RETRIED,
@@ -35,22 +22,10 @@ from antiphon.core.execution_events import (
     EV_TURN_CLAIMED,
     EV_TURN_DELAYED,
     EV_TURN_RELEASED,
-    EV_TURN_RESUMED,
-    EV_TURN_SUSPENDED,
-    ApprovalDecided,
-    CallCleared,
-    CallConflicted,
-    CallDoubted,
-    CallFailed,
-    CallFinished,
-    CallRetried,
-    CallStarted,
-    TurnClaimed,
-    TurnDelayed,
-    TurnReleased,
-    TurnResumed,
-    TurnSuspended,
+    EXECUTION_STRUCTS,
+    ExecutionEvent,
 )
+from antiphon.core.protection_events import PROTECTION_STRUCTS, ProtectionEvent
 
 
 class InviteAccepted(msgspec.Struct, frozen=True):
@@ -331,20 +306,7 @@ Event = (
     | ChannelOpened
     | TurnAssigned
     | ChannelPaused
-    | TurnClaimed
-    | TurnReleased
-    | TurnDelayed
-    | TurnSuspended
-    | TurnResumed
-    | ApprovalDecided
     | FailedTurn
-    | CallStarted
-    | CallFinished
-    | CallFailed
-    | CallRetried
-    | CallDoubted
-    | CallCleared
-    | CallConflicted
     | TaskStarted
     | TaskEnded
     | ChannelForked
@@ -352,13 +314,9 @@ Event = (
     | ChannelClosed
     | ExpectationViolated
     | DeadlineExtended
-    | ConversationMoved
-    | ConversationRefused
-    | ConversationReleased
-    | ConversationUnrouted
-    | TransportConnected
-    | ReplyDelivered
-    | ReplyUndeliverable
+    | ConversationEvent
+    | ExecutionEvent
+    | ProtectionEvent
     | OtherEvent
 )
 
@@ -373,20 +331,7 @@ EVENT_STRUCTS: dict[str, type[Event]] = {
     EV_CHANNEL_OPENED: ChannelOpened,
     EV_CHANNEL_PAUSED: ChannelPaused,
     EV_TURN_ASSIGNED: TurnAssigned,
-    EV_TURN_CLAIMED: TurnClaimed,
-    EV_TURN_RELEASED: TurnReleased,
-    EV_TURN_DELAYED: TurnDelayed,
-    EV_TURN_SUSPENDED: TurnSuspended,
-    EV_TURN_RESUMED: TurnResumed,
-    EV_APPROVAL_DECIDED: ApprovalDecided,
     EV_TURN_FAILED: FailedTurn,
-    EV_CALL_STARTED: CallStarted,
-    EV_CALL_FINISHED: CallFinished,
-    EV_CALL_FAILED: CallFailed,
-    EV_CALL_RETRIED: CallRetried,
-    EV_CALL_DOUBTED: CallDoubted,
-    EV_CALL_CLEARED: CallCleared,
-    EV_CALL_CONFLICTED: CallConflicted,
     EV_TASK_STARTED: TaskStarted,
     **dict.fromkeys(TASK_END_TYPES, TaskEnded),
     EV_CHANNEL_FORKED: ChannelForked,
@@ -396,5 +341,7 @@ EVENT_STRUCTS: dict[str, type[Event]] = {
     EV_EXPECTATION_MISSED: ExpectationViolated,
     EV_DEADLINE_EXTENDED: DeadlineExtended,
     **CONVERSATION_STRUCTS,
+    **EXECUTION_STRUCTS,
+    **PROTECTION_STRUCTS,
 }
 """The shape of the data of each type but `EV_TEXT`, which is read by hand: it is by far the most common."""

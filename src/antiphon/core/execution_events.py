@@ -8,9 +8,11 @@ Rule 4: `event_of` in `event_data` reads these types too.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from antiphon.core.envelope import Instant, Json
+from antiphon.core.envelope import NEVER, Instant, Json
 
 EV_CALL_STARTED = "antiphon.call.started"
 EV_CALL_FINISHED = "antiphon.call.finished"
@@ -19,6 +21,11 @@ EV_CALL_RETRIED = "antiphon.call.retried"
 EV_CALL_DOUBTED = "antiphon.call.doubted"
 EV_CALL_CLEARED = "antiphon.call.cleared"
 EV_CALL_CONFLICTED = "antiphon.call.conflicted"
+EV_CALL_APPROVED = "antiphon.call.approved"
+
+
+FailureClass = Literal["", "transport", "timeout", "schema", "invariant", "error", "cancelled"]
+"""Why a call failed, as breakers count it; "" if it never left."""
 
 
 class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,6 +42,18 @@ class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
     """The idempotency key the tool was given."""
     agent: str = ""
     """Who of the speaker's team makes it, as in a text; "" for the speaker itself."""
+    most: int = 0
+    """What it may cost, in millionths of a dollar. It is reserved until there is an outcome."""
+    tokens: int = 0
+    """How many tokens it may use. They are reserved in the same way."""
+    until: Instant = NEVER
+    """When its time is over. A reservation without an outcome is booked in full then."""
+    via: str = ""
+    """The model that a guard has chosen instead of the agent's own; "" for the agent's own."""
+    model: str = ""
+    """The name of the model that is asked; "" for a tool, and for a model without a name."""
+    approved: str = ""
+    """Who has allowed it, if a person had to."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,6 +64,10 @@ class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
     result: Json
     by: str = ""
     """Who settled it, if it was in doubt."""
+    cost: int = 0
+    """What it has cost, in millionths of a dollar, if a guard asks for that."""
+    tokens: int = 0
+    """How many tokens it has used, if a guard asks for that."""
 
 
 class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,6 +79,16 @@ class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     usage: Json = msgspec.field(default_factory=dict)
     """What models consumed within it, if any did."""
+    denied: str = ""
+    """The reason for which a guard has denied it; "" if it left."""
+    final: bool = False
+    """Whether the denial ends the turn."""
+    answer: str = ""
+    """What the agent says instead, if the denial ends the turn."""
+    failure: FailureClass = ""
+    cost: int = 0
+    """What it has cost all the same, as of a call that has finished."""
+    tokens: int = 0
 
 
 class CallRetried(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,6 +103,9 @@ class CallRetried(msgspec.Struct, frozen=True, omit_defaults=True):
     """In seconds."""
     status: int | None = None
     """The HTTP status, if there was an answer at all."""
+    model: str = ""
+    """The name of the model, as in `CallStarted`."""
+    failure: FailureClass = ""
 
 
 class CallDoubted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,6 +126,16 @@ class CallCleared(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
 
 
+class CallApproved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A person has decided that the call may leave."""
+
+    turn: str
+    index: int
+    by: str
+    args: Json | None = None
+    """Other arguments than the model gave; None for those of the model."""
+
+
 class CallConflicted(msgspec.Struct, frozen=True):
     """A turn that was run again asked for something else than its journal holds at this position."""
 
@@ -105,6 +151,7 @@ EV_TURN_RELEASED = "antiphon.turn.released"
 EV_TURN_DELAYED = "antiphon.turn.delayed"
 EV_TURN_SUSPENDED = "antiphon.turn.suspended"
 EV_TURN_RESUMED = "antiphon.turn.resumed"
+EV_APPROVAL_REQUESTED = "antiphon.approval.requested"
 EV_APPROVAL_DECIDED = "antiphon.approval.decided"
 
 FIRST_CRASH_PAUSE_SECONDS = 1.0
@@ -143,6 +190,26 @@ class TurnResumed(msgspec.Struct, frozen=True):
     by: str
 
 
+class ApprovalRequested(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call does not leave before a person has decided about it. Its turn waits."""
+
+    turn: str
+    index: int
+    name: str
+    """The tool, or `model`."""
+    args: Json
+    digest: str
+    """What the decision is about."""
+    speaker: str = ""
+    agent: str = ""
+    """Who of the speaker's team makes the call, as in `CallStarted`."""
+    why: str = ""
+    approvers: list[str] = msgspec.field(default_factory=list)
+    """The people and roles that may decide; empty if any person may who did not cause the turn."""
+    decide_by: Instant = NEVER
+    """When it expires; `NEVER` if it does not."""
+
+
 class ApprovalDecided(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first, and only, decision about something that waited for a person."""
 
@@ -174,3 +241,44 @@ class TurnReleased(msgspec.Struct, frozen=True):
 
     turn: str
     epoch: int
+
+
+ExecutionEvent = (
+    TurnClaimed
+    | TurnReleased
+    | TurnDelayed
+    | TurnSuspended
+    | TurnResumed
+    | ApprovalRequested
+    | ApprovalDecided
+    | CallStarted
+    | CallFinished
+    | CallFailed
+    | CallRetried
+    | CallDoubted
+    | CallCleared
+    | CallApproved
+    | CallConflicted
+)
+
+EXECUTION_STRUCTS: dict[str, type[ExecutionEvent]] = {
+    EV_TURN_CLAIMED: TurnClaimed,
+    EV_TURN_RELEASED: TurnReleased,
+    EV_TURN_DELAYED: TurnDelayed,
+    EV_TURN_SUSPENDED: TurnSuspended,
+    EV_TURN_RESUMED: TurnResumed,
+    EV_APPROVAL_REQUESTED: ApprovalRequested,
+    EV_APPROVAL_DECIDED: ApprovalDecided,
+    EV_CALL_STARTED: CallStarted,
+    EV_CALL_FINISHED: CallFinished,
+    EV_CALL_FAILED: CallFailed,
+    EV_CALL_RETRIED: CallRetried,
+    EV_CALL_DOUBTED: CallDoubted,
+    EV_CALL_CLEARED: CallCleared,
+    EV_CALL_APPROVED: CallApproved,
+    EV_CALL_CONFLICTED: CallConflicted,
+}
+"""The shape of the data of each type."""
+
+DEPARTURE_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_RETRIED})
+"""What guards permit or deny. `EV_TASK_STARTED` and `EV_RUN_CHARGED` are asked about in the same way."""

@@ -1,21 +1,24 @@
-"""Guards: small machines folded from the log that may deny a draft, change a decision, or set a deadline.
+"""Guards: small machines folded from the log that may deny a draft or a call, change a decision, or set a deadline.
 
 Rule 1: a guard remembers by folding envelopes, never by living. Its memory is a value.
-Rule 2: it has a name and up to four opinions (`evolve`, `judge`, `review`, `due`); it has only those it needs. Which
-        ones those are is a matter of its class, and looked up once for each class.
-Rule 3: nothing here reads a clock. `due` says when to ask again; the hub does the waiting.
+Rule 2: it has a name and up to six opinions (`evolve`, `judge`, `permit`, `notice`, `review`, `due`); it has only those
+        it needs. Which ones those are is a matter of its class, and looked up once for each class.
+Rule 3: nothing here reads a clock. `due` says when to ask again; the hub does the waiting. `permit` reads the time in
+        the draft.
+Rule 4: what a guard decides is recorded, and its memory follows the record: with other limits an old log still folds to
+        what was decided then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from antiphon.core.envelope import NEVER, Envelope, Instant
 from antiphon.core.event_data import Deny as Deny  # one of the verdicts, so those who write guards import it from here
-from antiphon.core.state import Decision, State
+from antiphon.core.state import Decision, RelatedFact, State
 
 M = TypeVar("M")
 M_in = TypeVar("M_in", contravariant=True)
@@ -35,7 +38,16 @@ class Later(msgspec.Struct, frozen=True):
     """Deferred until the turns in progress have ended. The sender waits."""
 
 
+class Ask(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A person decides whether the call may leave. Its turn waits meanwhile."""
+
+    why: str
+    approvers: tuple[str, ...] = ()
+    """The people and roles that may decide; empty for those that the channel allows."""
+
+
 Verdict = Allow | Deny | Change | Later
+Permission = Allow | Deny | Change | Ask
 ALLOW = Allow()
 LATER = Later()
 
@@ -76,7 +88,8 @@ class Guard(Protocol):
     """A part of a channel's ruleset with opinions. Which ones it has is found by the protocols below.
 
     A class may have a `version: ClassVar[int]`. Raise it when `evolve` folds old logs to other values: it is part of
-    `Ruleset.version`, so that old snapshots are not used.
+    `Ruleset.version`, so that old snapshots are not used. It may have `hears: ClassVar[frozenset[str]]`, the event
+    types that `evolve` and `notice` are called with; without it they are called with every envelope.
     """
 
     @property
@@ -97,6 +110,24 @@ class Judges(Protocol[M_in]):
     """Says whether a draft may be recorded."""
 
     def judge(self, memory: M_in, state: State, draft: Envelope) -> Verdict: ...
+
+
+@runtime_checkable
+class Permits(Protocol[M_in]):
+    """Says whether a call may leave, inside the append that records it.
+
+    `draft` is what would be recorded now, one of `DEPARTURE_TYPES`; `draft.created_at` is the time. What stands before
+    it in the same batch is part of the memory and the state, so that calls that leave together count.
+    """
+
+    def permit(self, memory: M_in, state: State, draft: Envelope) -> Permission: ...
+
+
+@runtime_checkable
+class Notices(Protocol[M_in]):
+    """Says what is recorded because of an envelope, in the same batch. The memory and the state include it already."""
+
+    def notice(self, memory: M_in, state: State, envelope: Envelope) -> Sequence[RelatedFact]: ...
 
 
 @runtime_checkable

@@ -15,17 +15,30 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol, cast, runtime_checkable
-from weakref import WeakKeyDictionary
 
 import msgspec
 
-from antiphon.core.codec import Malformed, as_type, to_json
+from antiphon.core.codec import Malformed, as_type
 from antiphon.core.envelope import Envelope, Json
 from antiphon.core.event_data import Deny
 from antiphon.core.events import EV_CHANNEL_OPENED, SPEECH_TYPES, FailedTurn
 from antiphon.core.evolve import evolve
-from antiphon.core.guard import Allow, Change, Deadline, Guard, Judges, Later, Remembers, Reviews, Watches
-from antiphon.core.state import WAIT, Decision, State
+from antiphon.core.guard import (
+    Allow,
+    Ask,
+    Change,
+    Deadline,
+    Guard,
+    Judges,
+    Later,
+    Notices,
+    Permits,
+    Remembers,
+    Reviews,
+    Watches,
+)
+from antiphon.core.opinions import Hearing, opinions_of, watches_after_end
+from antiphon.core.state import WAIT, Decision, RelatedFact, State
 from antiphon.core.text import describe
 from antiphon.core.views import View, view_by_size
 
@@ -197,17 +210,23 @@ class Ruleset:
     def __init__(self, adapter: Adapter, guards: Sequence[Guard] = (), traits: AdapterTraits = NO_TRAITS) -> None:
         self.adapter, self.guards, self.traits = adapter, tuple(guards), traits
         parts: list[Adapter | Guard] = [adapter, *guards]
-        opinions = [_opinions_of(part) for part in parts]
-        self._folders = [
+        opinions = [opinions_of(part) for part in parts]
+        self.remembering = [
             cast(Remembers[object], part) for part, own in zip(parts, opinions, strict=True) if own.remembers
         ]
-        slots = {id(part): place for place, part in enumerate(self._folders)}
+        """The parts that have a memory, in the order of `Fold.memories`."""
+        slots = {id(part): place for place, part in enumerate(self.remembering)}
+        self._hearing = Hearing(list(enumerate(self.remembering)))
         self._adapter_slot = slots.get(id(adapter))
         # The adapter last: what it judges is a draft that every guard admits.
         asked = [(slots.get(id(part)), part, own) for part, own in zip(parts, opinions, strict=True)]
         asked = [*asked[1:], asked[0]]
         self._judges = [(slot, cast(Judges[object], part)) for slot, part, own in asked if own.judges]
         self._reviewers = [(slot, cast(Reviews[object], part)) for slot, part, own in asked if own.reviews]
+        self._permitters = [(slot, cast(Permits[object], part)) for slot, part, own in asked if own.permits]
+        self.permitting = bool(self._permitters)
+        """Whether any guard is asked about calls."""
+        self._noticing = Hearing([(slot, cast(Notices[object], part)) for slot, part, own in asked if own.notices])
         self._watchers = [(slot, cast(Watches[object], part)) for slot, part, own in asked if own.watches]
         self._watchers_after_end = [(slot, part) for slot, part in self._watchers if watches_after_end(part)]
         names = ",".join(f"{own.recorded_as}/{part.name}" for part, own in zip(parts, opinions, strict=True))
@@ -215,13 +234,18 @@ class Ruleset:
 
     def begin(self, channel_id: str) -> Fold:
         """The fold of an empty log."""
-        return Fold(State(channel_id=channel_id), tuple(part.memory() for part in self._folders))
+        return Fold(State(channel_id=channel_id), tuple(part.memory() for part in self.remembering))
 
     def fold(self, fold: Fold, envelope: Envelope) -> Fold:
         """The fold with one more envelope."""
-        pairs = zip(self._folders, fold.memories, strict=True)
-        memories = [part.evolve(memory, envelope) for part, memory in pairs]
-        return Fold(evolve(fold.state, envelope), tuple(memories))
+        state, memories = evolve(fold.state, envelope), fold.memories
+        hearing = self._hearing.of(envelope.event_type)
+        if hearing:
+            changed = list(memories)
+            for slot, part in hearing:
+                changed[slot] = part.evolve(changed[slot], envelope)
+            memories = tuple(changed)
+        return Fold(state, memories)
 
     def fold_all(self, fold: Fold, envelopes: Iterable[Envelope]) -> Fold:
         """The fold with all of these."""
@@ -244,6 +268,32 @@ class Ruleset:
                         f"judge of {guard.name} returned {describe(other)}; return ALLOW, Deny, Change or LATER"
                     )
         return draft
+
+    def permit(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Ask:
+        """The call as it may leave, or why not, or that a person decides. All guards are asked before a person is."""
+        asking: Ask | None = None
+        for slot, guard in self._permitters:
+            match guard.permit(_memory_at(fold, slot), fold.state, draft):
+                case Allow():
+                    continue
+                case Deny() as denial:
+                    return denial
+                case Ask() as wanted:
+                    asking = asking or (None if draft.event_data.get("approved") else wanted)
+                case Change(draft=draft):
+                    continue
+                case other:
+                    raise TypeError(
+                        f"permit of {guard.name} returned {describe(other)}; return ALLOW, Deny, Change or Ask"
+                    )
+        return draft if asking is None else asking
+
+    def notices(self, fold: Fold, envelope: Envelope) -> tuple[RelatedFact, ...]:
+        """What the guards have recorded because of an envelope that was just folded."""
+        hearing = self._noticing.of(envelope.event_type)
+        return tuple(
+            fact for slot, guard in hearing for fact in guard.notice(_memory_at(fold, slot), fold.state, envelope)
+        )
 
     def decide(self, fold: Fold, envelope: Envelope) -> Decision:
         """What follows, after every guard has had its say."""
@@ -277,52 +327,14 @@ class Ruleset:
         """What the adapter remembers; None if it has no memory."""
         return _memory_at(fold, self._adapter_slot)
 
-    def save(self, fold: Fold) -> bytes:
-        """The fold as a snapshot."""
-        return to_json(fold)
 
-    def restore(self, saved: SavedFold) -> Fold | None:
-        """The fold of a snapshot; None if it does not fit this ruleset, so that the log is folded instead."""
-        try:
-            pairs = zip(self._folders, saved.memories, strict=True)
-            return Fold(saved.state, tuple(as_type(memory, part.memory) for part, memory in pairs))
-        except (Malformed, ValueError):
-            return None
-
-
-class _Opinions(NamedTuple):
-    """Which opinions the instances of a class have, and how `Ruleset.version` names it."""
-
-    remembers: bool
-    judges: bool
-    reviews: bool
-    watches: bool
-    recorded_as: str
-
-
-# Protocol checks take most of the time in which a conversation is opened, so that each class is looked at once.
-_opinions_by_class: WeakKeyDictionary[type, _Opinions] = WeakKeyDictionary()
-
-
-def _opinions_of(part: Adapter | Guard) -> _Opinions:
-    kind = type(part)
-    known = _opinions_by_class.get(kind)
-    if known is None:
-        # A class that is renamed says in `recorded_as` what it was called: snapshots of before are still used.
-        name, version = getattr(kind, "recorded_as", kind.__qualname__), getattr(kind, "version", None)
-        known = _opinions_by_class[kind] = _Opinions(
-            isinstance(part, Remembers),
-            isinstance(part, Judges),
-            isinstance(part, Reviews),
-            isinstance(part, Watches),
-            f"{name}@{version}" if isinstance(version, int) else name,
-        )
-    return known
-
-
-def watches_after_end(part: object) -> bool:
-    """Whether its deadlines hold in a channel that has ended, too: replies still leave."""
-    return getattr(part, "watches_after_end", False) is True
+def restore_fold(ruleset: Ruleset, saved: SavedFold) -> Fold | None:
+    """The fold of a snapshot; None if it does not fit this ruleset, so that the log is folded instead."""
+    try:
+        pairs = zip(ruleset.remembering, saved.memories, strict=True)
+        return Fold(saved.state, tuple(as_type(memory, part.memory) for part, memory in pairs))
+    except (Malformed, ValueError):
+        return None
 
 
 def _memory_at(fold: Fold, slot: int | None) -> object:

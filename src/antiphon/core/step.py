@@ -51,10 +51,12 @@ from antiphon.core.events import (
 from antiphon.core.evolve import CLOCK_SET_REASON
 from antiphon.core.guard import NO_TIME_BREAKS, Deadline, Later, TimeBreaks
 from antiphon.core.ruleset import Fold, Ruleset
-from antiphon.core.state import Assign, Close, Decision, State, Turn, Wait
+from antiphon.core.state import Assign, Close, Decision, RelatedFact, State, Turn, Wait
 from antiphon.core.text import describe
 
 REFUSAL_TYPES = (Deny, Later)
+MOOT_TYPES = frozenset({EV_TURN_ASSIGNED, EV_CHANNEL_PAUSED, EV_CHANNEL_CLOSED})
+"""What is not recorded in a channel that was closed, if it only follows from something else."""
 FIRST_WORDS_ID = "first words"
 """From which the id of a channel's first words is derived."""
 
@@ -85,10 +87,13 @@ def record(fold: Fold, draft: Envelope, *, ruleset: Ruleset, at: Instant, new_id
     at = max(fold.state.updated_at, at)
     following = [draft]
     for each in following:  # which grows meanwhile
+        if fold.state.status == "closed" and each is not draft and each.event_type in MOOT_TYPES:
+            continue  # a guard has closed the channel because of the envelope from which this follows
         said = each if each is draft or each.sender_id == HUB else _judge_first_words(ruleset, fold, each)
         envelope = stamp_draft(said, fold.state, at=at, new_id=new_id)
         fold = ruleset.fold(fold, envelope)
         batch.append(envelope)
+        following += fact_drafts(ruleset.notices(fold, envelope), envelope.envelope_id)
         following += consequences(ruleset, fold, envelope)
     return Admitted(tuple(batch), fold)
 
@@ -236,13 +241,16 @@ def _decision_drafts(decision: Decision, state: State, cause: Envelope) -> tuple
         hub_draft(EV_RULE_FAILED, {"rule": each.rule, "error": each.error}, cause=because, audience=[OPERATORS])
         for each in decision.errors
     ]
-    facts = [
-        hub_draft(
-            fact.event_type, fact.data, cause=because, audience=None if fact.audience is None else [*fact.audience]
-        )
-        for fact in decision.facts
-    ]
+    facts = fact_drafts(decision.facts, because)
     return (*errors, *facts, outcome) if outcome is not None else (*errors, *facts)
+
+
+def fact_drafts(facts: Iterable[RelatedFact], cause: str | None) -> tuple[Envelope, ...]:
+    """Facts that belong to an envelope, as drafts."""
+    return tuple(
+        hub_draft(fact.event_type, fact.data, cause=cause, audience=None if fact.audience is None else [*fact.audience])
+        for fact in facts
+    )
 
 
 def _outcome_draft(decision: Decision, state: State, cause: Envelope) -> Envelope | None:

@@ -12,6 +12,7 @@ Rule 5: nothing here waits, stores or runs anything. Time and ids come in as arg
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 
@@ -20,8 +21,15 @@ from antiphon.core.envelope import HUB, OPERATORS, Envelope, IdSource, Instant, 
 from antiphon.core.event_data import Deny, data_of, event_of
 from antiphon.core.events import EV_CHANNEL_CLOSED
 from antiphon.core.execution_events import (
+    EV_APPROVAL_REQUESTED,
+    EV_CALL_FAILED,
+    EV_CALL_FINISHED,
+    EV_CALL_RETRIED,
+    EV_CALL_STARTED,
     EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
+    ApprovalRequested,
+    CallApproved,
     CallCleared,
     CallConflicted,
     CallFailed,
@@ -29,7 +37,7 @@ from antiphon.core.execution_events import (
     CallRetried,
     CallStarted,
 )
-from antiphon.core.guard import Later
+from antiphon.core.guard import Ask, Later
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State, Turn
 from antiphon.core.step import (
@@ -38,12 +46,17 @@ from antiphon.core.step import (
     pending_turns,
     record,
     record_all,
+    stamp_draft,
     starting_agent,
     step,
+    turn_audience,
     turn_failed_draft,
 )
 
 FENCED = "fenced"
+OUTCOME_TYPES = frozenset({EV_CALL_FINISHED, EV_CALL_FAILED})
+QUESTIONED_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_RETRIED, EV_APPROVAL_REQUESTED})
+"""Entries about which guards are asked."""
 
 
 class TurnClaim(msgspec.Struct, frozen=True):
@@ -101,7 +114,97 @@ def write_entries(
 ) -> Admitted | Deny:
     """Record entries of the journal."""
     refusal = _check_claim(fold.state, work.claim)
-    return refusal or record_all(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
+    if refusal is not None:
+        return refusal
+    if not ruleset.permitting:
+        return record_all(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
+    return record_permitted(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
+
+
+def record_permitted(
+    fold: Fold, entries: Iterable[Envelope], *, ruleset: Ruleset, at: Instant, new_id: IdSource
+) -> Admitted:
+    """Record entries. Guards are asked about each call that is to leave; one that is denied is followed by its failure.
+
+    A call that has an outcome among the entries does not leave, so that they are not asked about it.
+    """
+    entries = tuple(entries)
+    settled = {call_position(each) for each in entries if each.event_type in OUTCOME_TYPES}
+    batch: list[Envelope] = []
+    for entry in entries:
+        leaving = entry.event_type in QUESTIONED_TYPES and call_position(entry) not in settled
+        drafts = _permitted(ruleset, fold, entry, at=at) if leaving else (entry,)
+        admitted = record_all(fold, drafts, ruleset=ruleset, at=at, new_id=new_id)
+        batch.extend(admitted.batch)
+        fold = admitted.fold
+    return Admitted(tuple(batch), fold)
+
+
+def _permitted(ruleset: Ruleset, fold: Fold, entry: Envelope, *, at: Instant) -> tuple[Envelope, ...]:
+    """What is recorded for a call that is to leave: the call, its denial, or that a person is asked about it."""
+    call, wanted = entry, entry.event_type
+    if wanted == EV_APPROVAL_REQUESTED:  # no person is asked about a call that guards deny
+        call = replace(entry, event_type=EV_CALL_STARTED, event_data=call_of_request(entry.event_data))
+    allowed = ruleset.permit(fold, stamp_draft(call, fold.state, at=max(at, fold.state.updated_at), new_id=str))
+    match allowed:
+        case Envelope():
+            changed = replace(call, event_data=allowed.event_data)
+            return (entry,) if wanted == EV_APPROVAL_REQUESTED else (changed,)
+        case Ask():
+            asked = entry if wanted == EV_APPROVAL_REQUESTED else request_of_call(call, allowed, fold.state)
+            return (asked,)
+        case Deny() as denial:
+            started = () if wanted == EV_CALL_RETRIED else (call,)
+            return (*started, _denial_draft(call, denial))
+
+
+def _denial_draft(call: Envelope, denial: Deny) -> Envelope:
+    """The outcome of a call that was denied."""
+    turn, index = call_position(call)
+    failed = CallFailed(
+        turn,
+        index,
+        denial.detail or f"denied: {denial.reason}",
+        denied=denial.reason,
+        final=denial.final,
+        answer=denial.answer,
+    )
+    return journal_draft(EV_CALL_FAILED, failed, cause=call.causation_id)
+
+
+def call_position(entry: Envelope) -> tuple[str, int]:
+    """The turn and the index of the call that a journal entry is about."""
+    turn, index = entry.event_data.get("turn"), entry.event_data.get("index")
+    return (turn if isinstance(turn, str) else "", index if isinstance(index, int) else -1)
+
+
+def request_of_call(call: Envelope, asked: Ask, state: State) -> Envelope:
+    """The draft that asks a person about a call, which has the form of its `call.started`."""
+    data = call.event_data
+    turn = owed_turn(state, str(data["turn"]))
+    request = ApprovalRequested(
+        str(data["turn"]),
+        call_position(call)[1],
+        str(data["name"]),
+        plain_json(data.get("args")),
+        str(data["digest"]),
+        "" if turn is None else turn.speaker,
+        str(data.get("agent", "")),
+        asked.why,
+        list(asked.approvers),
+    )
+    audience = [OPERATORS] if turn is None else turn_audience(turn)
+    return hub_draft(EV_APPROVAL_REQUESTED, data_of(request), cause=call.causation_id, audience=audience)
+
+
+def call_of_request(data: Json) -> Json:
+    """The data of the `call.started` that an approval is requested for."""
+    return {name: data[name] for name in ("turn", "index", "name", "digest", "args", "agent") if name in data}
+
+
+def plain_json(value: object) -> Json:
+    """The value if it is an object, otherwise an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def release_turn(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: Instant, new_id: IdSource) -> Admitted | Deny:
@@ -174,6 +277,10 @@ class CallRecord(msgspec.Struct, frozen=True):
     """Whether it is recorded already that something else was asked for here."""
     retries: int = 0
     """How many retries are recorded, over all attempts at the turn."""
+    requested: ApprovalRequested | None = None
+    """Set if a person was asked about it."""
+    approved: CallApproved | None = None
+    """Set if a person has allowed it."""
 
     @property
     def in_flight(self) -> bool:
@@ -181,7 +288,16 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 EMPTY_CALL_RECORD = CallRecord()
-CallEvent = CallStarted | CallFinished | CallFailed | CallRetried | CallCleared | CallConflicted
+CallEvent = (
+    CallStarted
+    | CallFinished
+    | CallFailed
+    | CallRetried
+    | CallCleared
+    | CallConflicted
+    | ApprovalRequested
+    | CallApproved
+)
 Journal = dict[int, CallRecord]
 
 
@@ -198,13 +314,17 @@ def journal_of(log: Iterable[Envelope], turn_id: str) -> Journal:
 def _apply_call_event(entry: CallRecord, event: CallEvent) -> CallRecord:
     match event:
         case CallStarted():
-            return CallRecord(event, retries=entry.retries)
+            return msgspec.structs.replace(entry, started=event, outcome=None, conflicted=False)
         case CallFinished() | CallFailed():
             return msgspec.structs.replace(entry, outcome=event)
         case CallRetried():
             return msgspec.structs.replace(entry, retries=entry.retries + 1)
         case CallCleared():
-            return EMPTY_CALL_RECORD
+            return CallRecord(requested=entry.requested, approved=entry.approved)
+        case ApprovalRequested():
+            return msgspec.structs.replace(entry, requested=event)
+        case CallApproved():
+            return msgspec.structs.replace(entry, approved=event)
         case CallConflicted():
             return msgspec.structs.replace(entry, conflicted=True)
 

@@ -43,7 +43,7 @@ from antiphon.engines.environment import TurnRun
 from antiphon.engines.journal import CallInDoubt, TurnFailedError, TurnJournal, agent_in_journal
 from antiphon.engines.tool_invocation import InjectedValues, call_tool, reconcile_call
 from antiphon.engines.tracing import CallSpan
-from antiphon.guards.standard_guards import OTHERS_HAVE_TURN, HandoffLimit
+from antiphon.guards.run_limits import OTHERS_HAVE_TURN, HopLimit
 from antiphon.hub.clock import DeadlineExceeded
 from antiphon.hub.known_secrets import redact_text
 
@@ -144,7 +144,7 @@ def _handoff_refusals(run: TurnRun) -> HandoffRefusal:
     live = run.live
     if live.ruleset.traits.handoffs is not None:
         return _RefusedHandoffs(run, live.ruleset.traits.handoffs)
-    limit = next((guard for guard in live.ruleset.guards if isinstance(guard, HandoffLimit)), HandoffLimit())
+    limit = next((guard for guard in live.ruleset.guards if isinstance(guard, HopLimit)), HopLimit())
 
     def refusal(handoff: Handoff) -> str | None:
         state = live.state

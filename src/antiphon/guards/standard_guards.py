@@ -1,24 +1,21 @@
 """The standard guards: which of them a channel has follows from its type and its knobs.
 
 Rule 1: a draft that a guard denies is not recorded.
-Rule 2: a handoff that is not possible is recorded as rejected, and the rules decide instead.
-Rule 3: a deadline is computed from recorded instants; nothing counts down.
-Rule 4: an occurrence has a mark (the fact that started the clock). It is recorded once per mark, also after a restart.
-Rule 5: what only people owe has no deadline.
-Rule 6: time in which no hub was open does not count for a default, and a clock that is set counts for nothing.
+Rule 2: a deadline is computed from recorded instants; nothing counts down.
+Rule 3: an occurrence has a mark (the fact that started the clock). It is recorded once per mark, also after a restart.
+Rule 4: what only people owe has no deadline.
+Rule 5: time in which no hub was open does not count for a default, and a clock that is set counts for nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
 import msgspec
 
-from antiphon.core.envelope import NEVER, OPERATORS, Envelope, Instant, Json, add_seconds, match_name, spelling_advice
-from antiphon.core.errors import RulesInvalid
+from antiphon.core.envelope import NEVER, OPERATORS, Envelope, Instant, Json, add_seconds, spelling_advice
 from antiphon.core.event_data import Deny, event_of
 from antiphon.core.events import (
     ASIDE_FIELD,
@@ -26,14 +23,13 @@ from antiphon.core.events import (
     EV_CHANNEL_FORKED,
     EV_EXPECTATION_MISSED,
     EV_EXPECTATION_VIOLATED,
-    EV_PACKET,
     SPEECH_TYPES,
     ContextSet,
     ExpectationViolated,
     Packet,
     Text,
 )
-from antiphon.core.guard import ALLOW, LATER, Change, Deadline, Verdict
+from antiphon.core.guard import ALLOW, LATER, Deadline, Verdict
 from antiphon.core.ruleset import Expectation
 from antiphon.core.state import State
 from antiphon.core.step import hub_draft
@@ -121,75 +117,6 @@ class ContextWriters(msgspec.Struct, frozen=True):
             if key in self.allowed and draft.sender_id not in self.allowed[key]:
                 return Deny("not_a_writer", f"{draft.sender_id!r} may not write the context variable {key!r}")
         return ALLOW
-
-
-DEFAULT_HOP_LIMIT = 5
-OTHERS_HAVE_TURN = "others_have_the_turn"
-
-
-class HandoffLimit(msgspec.Struct, frozen=True):
-    """A handoff goes to a participant, and only so many follow each other without a person or code speaking.
-
-    Where several have the turn at once, only the last of them to answer can hand it on.
-    """
-
-    name: ClassVar[str] = "hop_limit"
-    most: int = DEFAULT_HOP_LIMIT
-
-    def judge(self, memory: object, state: State, draft: Envelope) -> Verdict:
-        if draft.event_type != EV_PACKET:
-            return ALLOW
-        event = event_of(draft)
-        if not isinstance(event, Packet) or event.routing.target is None:
-            return ALLOW
-        given = event.routing.target
-        target = match_name(given, state.participants) or given
-        why = self.refusal(state, draft.sender_id, target)
-        if why is None and target == given:
-            return ALLOW
-        return Change(_rewrite_target(draft, target, {} if why is None else {"rejected": why}))
-
-    def refusal(self, state: State, speaker: str, target: str) -> str | None:
-        """Why the speaker cannot hand the turn to this target; None if it can."""
-        if target not in state.participants:
-            return "not_a_participant"
-        if speaker not in state.speakers:
-            return "not_in_turn"
-        if len(state.speakers) > 1:
-            return OTHERS_HAVE_TURN
-        if (state.stays if target == speaker else state.hops) >= self.most:
-            return f"hop_limit:{self.most}"
-        return None
-
-
-def hop_limit_in(knobs: Json) -> int:
-    """The handoff limit from the knob `guards`, which takes no other entry yet; `RulesInvalid` for anything else."""
-    entries = knobs.get("guards")
-    if not entries and (entries is None or isinstance(entries, list)):
-        return DEFAULT_HOP_LIMIT
-    if not isinstance(entries, list):
-        raise RulesInvalid(f"guards is {describe(entries)}; give a list of guards")
-    entry = entries[0]
-    wanted = f"{{'name': {HandoffLimit.name!r}, 'most': {DEFAULT_HOP_LIMIT}}}"
-    name = entry.get("name") if isinstance(entry, dict) else None
-    if isinstance(name, str) and name != HandoffLimit.name:
-        advice = spelling_advice(name, [HandoffLimit.name]) or f"there is: {wanted}"
-        raise RulesInvalid(f"no guard is called {describe(name)}; {advice}")
-    if not isinstance(entry, dict) or name is None or not entry.keys() <= {"name", "most"}:
-        raise RulesInvalid(f"guards holds {describe(entry)}; give {wanted}")
-    if len(entries) > 1:
-        raise RulesInvalid(f"guards names {HandoffLimit.name!r} twice; name it once")
-    given = entry.get("most", DEFAULT_HOP_LIMIT)
-    if type(given) is not int or given < 0:
-        raise RulesInvalid(f"most of {HandoffLimit.name} is {describe(given)}; give a number of handoffs, 0 or more")
-    return given
-
-
-def _rewrite_target(draft: Envelope, target: str, told: Json) -> Envelope:
-    """The packet with the target as its channel spells it, and why it is refused, if it is."""
-    routing = draft.event_data["routing"]
-    assert isinstance(routing, dict), "a packet with a target has routing"
-    return replace(draft, event_data={**draft.event_data, "routing": {**routing, "target": target, **told}})
 
 
 VIOLATION_TYPES = frozenset({EV_EXPECTATION_VIOLATED, EV_EXPECTATION_MISSED})

@@ -32,7 +32,7 @@ from antiphon.core.errors import (
 from antiphon.core.event_data import event_of
 from antiphon.core.events import ChannelCreated
 from antiphon.core.guard import Deadline
-from antiphon.core.ruleset import Fold, Ruleset, RulesetFactory, SavedFold
+from antiphon.core.ruleset import Fold, Ruleset, RulesetFactory, SavedFold, restore_fold
 from antiphon.core.state import State, Turn
 from antiphon.core.step import Admitted, tick
 from antiphon.core.text import describe_error
@@ -202,7 +202,7 @@ class ChannelLog:
     async def _keep_snapshot(self) -> None:
         self._snapshot_at = self.state.sequence
         try:
-            snapshot = Snapshot(self._snapshot_at, self.ruleset.version, self.ruleset.save(self.fold))
+            snapshot = Snapshot(self._snapshot_at, self.ruleset.version, to_json(self.fold))
             await self.deps.store.put_snapshot(self.state.channel_id, snapshot)
         except Exception as error:  # an adapter's memory may be anything; without a snapshot the log is folded
             logger.warning("channel %s has no new snapshot: %s", self.state.channel_id, describe_error(error))
@@ -308,7 +308,7 @@ async def _restore_fold(snapshot: Snapshot, ruleset_for: RulesetFactory) -> tupl
     except Malformed:
         return None
     ruleset = await _load_ruleset(saved.state.type, saved.state.knobs, ruleset_for)
-    fold = ruleset.restore(saved) if ruleset.version == snapshot.version else None
+    fold = restore_fold(ruleset, saved) if ruleset.version == snapshot.version else None
     return None if fold is None else (ruleset, fold)
 
 

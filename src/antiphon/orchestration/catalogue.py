@@ -23,16 +23,16 @@ from antiphon.core.guard import Guard
 from antiphon.core.registry import accepts_arguments
 from antiphon.core.ruleset import Adapter, Expectation, Ruleset, Seats, TurnEnd
 from antiphon.core.text import describe, describe_error, explain_decode_error
+from antiphon.guards.named_guards import check_tier, guards_of
+from antiphon.guards.run_limits import HopLimit
 from antiphon.guards.standard_guards import (
     EXPECTATION_CLOCKS,
     EXPECTATION_HANDLERS,
     ContextWriters,
     ExpectationGuard,
-    HandoffLimit,
     Membership,
     TimeToLive,
     TurnOrder,
-    hop_limit_in,
 )
 from antiphon.orchestration.adapters import (
     ACKS_WITHIN,
@@ -204,7 +204,6 @@ LAZY_ADAPTERS = {
 SYSTEM_TYPES = frozenset({"system", "quarantine", ERASED})
 """Types that cannot be opened: the hub's own channels, and channels that can only be read."""
 COMMON_KNOBS = frozenset({"guards", "tier", "expectations", "interjectors", "writers"})
-TIERS = ("interactive", "batch", "regulated")
 
 _registered_adapters: dict[str, type[Adapter]] = {}
 
@@ -250,14 +249,16 @@ def ruleset_for(channel_type: str, knobs: Json) -> Ruleset:
         return make_ruleset(SystemAdapter(knobs), [Membership()])
     kind = find_adapter(channel_type)
     _check_knob_names(kind, knobs)
-    hop_limit = hop_limit_in(knobs)
+    named = guards_of(knobs)
     adapter = _build_adapter(kind, knobs)
     guards: list[Guard] = [Membership()]
     interjectors = frozenset(_name_list("interjectors", knobs.get("interjectors")))
     if kind.ordered:
         guards.append(TurnOrder(interjectors))
+    hop_limits = [guard for guard in named if isinstance(guard, HopLimit)]
     if ends_in(kind) == "packet" and traits_of(adapter).handoffs is None:  # otherwise the adapter limits them itself
-        guards.append(HandoffLimit(hop_limit))
+        guards += hop_limits or [HopLimit()]
+    guards += [guard for guard in named if guard not in hop_limits]
     writers = _writers_by_key(knobs)
     if writers:
         guards.append(ContextWriters(writers))
@@ -281,9 +282,7 @@ def _check_knob_names(kind: type[Adapter], knobs: Json) -> None:
     for knob in knobs:
         if knob not in known:
             raise RulesInvalid(f"{kind.name!r} takes no knob {describe(knob)}; it takes: {', '.join(sorted(known))}")
-    tier = knobs.get("tier")
-    if tier is not None and tier not in TIERS:
-        raise RulesInvalid(f"no tier is called {describe(tier)}; there are: {', '.join(TIERS)}")
+    check_tier(knobs.get("tier"))
 
 
 def _writers_by_key(knobs: Json) -> dict[str, frozenset[str]]:

@@ -36,7 +36,8 @@ from antiphon.core.guard import ALLOW, Change, Deadline, Verdict
 from antiphon.core.ruleset import ChannelRoster, Expectation, Finding, Seats, TurnEnd
 from antiphon.core.state import WAIT, AnsweredMessage, Assign, Decision, RelatedFact, RuleError, State, Wait
 from antiphon.core.text import describe
-from antiphon.guards.standard_guards import hop_limit_in
+from antiphon.guards.named_guards import hop_limit_of
+from antiphon.guards.run_limits import is_reached
 from antiphon.orchestration.adapters import ACKS_WITHIN, RUNS_WITHIN, finish_decision
 from antiphon.orchestration.conversation_memory import (
     OBSERVES,
@@ -81,7 +82,7 @@ class Routed:
         router, handoff = _dict_knob("router", knobs["router"]), knobs.get("handoff")
         self.router = ConversationRouter.loads(router)
         self.rules = HandoffRules.loads(None if handoff is None else _dict_knob("handoff", handoff))
-        self.most_hops = hop_limit_in(knobs)
+        self.most_hops = hop_limit_of(knobs).most
         self._observer = self.router.supervisor_id
         self.handoffs = RoutedHandoffs(self.rules, self.most_hops, self._observer)
 
@@ -160,7 +161,7 @@ class Routed:
         )
         fact = RelatedFact(EV_CONVERSATION_REFUSED, data_of(refused), self._operators)
         current, said = memory.current, envelope.event_data.get("body")
-        if current is None or said or memory.hops >= self.most_hops or envelope.sender_id == self._observer:
+        if current is None or said or is_reached(memory.hops, self.most_hops) or envelope.sender_id == self._observer:
             return _with_facts(self._next(memory, state), (fact,))
         again = msgspec.structs.replace(memory, waiting=(current, *memory.waiting))
         return _with_facts(self._next(again, state, observe=False), (fact,))

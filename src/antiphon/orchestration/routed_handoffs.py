@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.core.ruleset import HandoffObjection
 from antiphon.core.state import State
+from antiphon.guards.run_limits import Limit, is_reached
 from antiphon.orchestration.conversation_memory import ConversationMemory
 from antiphon.orchestration.handoff_rules import (
     HUMAN,
@@ -25,7 +26,7 @@ from antiphon.orchestration.handoff_rules import (
 class RoutedHandoffs:
     """The handoffs that the rules of one channel allow."""
 
-    def __init__(self, rules: HandoffRules, most: int, observer: str | None) -> None:
+    def __init__(self, rules: HandoffRules, most: Limit, observer: str | None) -> None:
         self._rules, self._most, self._observer = rules, most, observer
         self._targets: dict[str, Sequence[str]] = {}
 
@@ -75,7 +76,7 @@ class RoutedHandoffs:
         if isinstance(found, ResolvedHandoff) and found.agent is not None and memory.person:
             advice = "A person has this conversation now, and decides who continues; answer yourself."
             return RefusedHandoff(TARGET_NOT_FOUND, advice)
-        if isinstance(found, ResolvedHandoff) and found.agent is not None and memory.hops >= self._most:
+        if isinstance(found, ResolvedHandoff) and found.agent is not None and is_reached(memory.hops, self._most):
             advice = f"There have been {memory.hops} handoffs for this message, the limit; answer yourself."
             return RefusedHandoff(f"hop_limit:{self._most}", advice)
         return found

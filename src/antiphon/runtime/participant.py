@@ -16,6 +16,7 @@ from antiphon.core.event_data import data_of
 from antiphon.core.events import ChannelCreated, Seat
 from antiphon.core.ruleset import Adapter, Expectation
 from antiphon.core.text import describe
+from antiphon.guards.named_guards import guards_to_data
 from antiphon.hub.known_secrets import KNOWN_SECRETS
 from antiphon.hub.system_channels import ParticipantRecord
 from antiphon.orchestration.catalogue import find_adapter
@@ -156,7 +157,9 @@ WRITTEN_KNOBS = ("graph", "router", "handoff")
 
 
 def _plain_knobs(knobs: Json) -> Json:
-    """The knobs with the graph, the router, the handoffs and expectations as plain data."""
+    """The knobs with the graph, the router, the handoffs, guards and expectations as plain data."""
+    if type(knobs) is dict and "guards" in knobs:
+        knobs = {**knobs, "guards": guards_to_data(knobs["guards"])}
     for name in WRITTEN_KNOBS:
         written = getattr(knobs.get(name) if type(knobs) is dict else None, "to_dict", None)
         if callable(written):

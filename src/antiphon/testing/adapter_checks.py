@@ -8,13 +8,13 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from antiphon.core.codec import Malformed, from_json
+from antiphon.core.codec import Malformed, from_json, to_json
 from antiphon.core.creation import opening_batch
 from antiphon.core.envelope import Envelope, IdSource, Json
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, RESERVED_PREFIXES, ChannelCreated, FailedTurn, Seat
 from antiphon.core.guard import Deadline, Guard, Judges, Remembers, Reviews, Watches
-from antiphon.core.ruleset import Adapter, AdapterTraits, Fold, Ruleset, SavedFold
+from antiphon.core.ruleset import Adapter, AdapterTraits, Fold, Ruleset, SavedFold, restore_fold
 from antiphon.core.state import Decision
 from antiphon.core.step import Admitted, step
 from antiphon.core.text import describe_error
@@ -140,7 +140,7 @@ def _plain_deadline(deadline: Deadline | None) -> Deadline | None:
 
 def _check_snapshot(ruleset: Ruleset, fold: Fold) -> None:
     try:
-        restored = ruleset.restore(from_json(ruleset.save(fold), SavedFold))
+        restored = restore_fold(ruleset, from_json(to_json(fold), SavedFold))
     except (Malformed, TypeError) as error:
         raise AssertionError(f"its memory is not plain data: {error}") from error
     assert restored == fold, f"a snapshot reads back as {restored!r}, not {fold!r}"

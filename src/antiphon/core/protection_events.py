@@ -1,0 +1,257 @@
+"""The events of protections: what guards, gates and sagas have decided, and what a run has spent.
+
+Rule 1: the hub records all of these, and operators alone see them unless their guard says otherwise.
+Rule 2: none holds arguments, prompts or secrets: digests, names and numbers alone.
+Rule 3: amounts are whole millionths of a dollar, and whole tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from antiphon.core.envelope import NEVER, Instant, Json
+
+EV_LOOP_DETECTED = "antiphon.flow.loop_detected"
+EV_BREAKER_CHANGED = "antiphon.flow.breaker"
+EV_RETRY_DENIED = "antiphon.flow.retry_denied"
+EV_BUDGET_CHANGED = "antiphon.flow.budget"
+EV_COST_EXCEEDED = "antiphon.flow.cost"
+EV_DEADLINE_EXPIRED = "antiphon.flow.deadline_expired"
+EV_DEADLINE_REBASED = "antiphon.flow.deadline_rebased"
+EV_LIMIT_REACHED = "antiphon.flow.limit"
+EV_DEADLOCK_DETECTED = "antiphon.flow.deadlock"
+EV_GATE_CHECKED = "antiphon.flow.gate"
+EV_FAILURE_DECIDED = "antiphon.flow.decision"
+EV_POLICY_DENIED = "antiphon.authz.denied"
+EV_POLICY_FAILED = "antiphon.authz.error"
+EV_RUN_CHARGED = "antiphon.run.charged"
+EV_RUN_SETTLED = "antiphon.run.settled"
+
+
+class LoopDetected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An agent repeats itself."""
+
+    detector: Literal["tool", "text", "cycle"]
+    key: str
+    """The digest of what is repeated."""
+    action: Literal["correct", "terminate"]
+    agent: str = ""
+    tool: str = ""
+    count: int = 0
+    window: int = 0
+    threshold: int = 0
+    period: int = 0
+    """The length of the cycle; 0 if it is no cycle."""
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class BreakerChanged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A circuit breaker has gone from one state to another."""
+
+    scope: str
+    """`model:<name>`, `tool:<name>`, `tool:<name>@<agent>` or `cost:<what>`."""
+    source: str
+    """The state before: `closed`, `open`, `half_open` or `stopped`."""
+    target: str
+    epoch: int
+    reason: str = ""
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    retry_at: Instant = NEVER
+    trips: int = 0
+    fallback: str = ""
+    rolling_cost: int = 0
+    ceiling: int = 0
+    probe: str = ""
+    """The call that probes: its turn and its index, `17/bob#3`."""
+
+
+class RetryDenied(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call is not retried."""
+
+    reason: str
+    model: str = ""
+    turn: str = ""
+    index: int = 0
+    balance: int = 0
+    """In thousandths of a retry."""
+
+
+class BudgetChanged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A budget has refused a call, or has booked a reservation in full whose call never returned."""
+
+    op: Literal["deny", "expire", "warn"]
+    scope: str
+    unit: str
+    """`micro`, `tokens`, `model_calls` or `tool_calls`."""
+    need: int = 0
+    spent: int = 0
+    reserved: int = 0
+    cap: int = 0
+    turn: str = ""
+    index: int = 0
+
+
+class CostExceeded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """More was spent within a time than is allowed."""
+
+    scope: str
+    window_s: int
+    unit: str
+    spent: int
+    reserved: int
+    ceiling: int
+    action: str
+
+
+class DeadlineExpired(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The time for a step, a stage or the run is over."""
+
+    layer: Literal["step", "stage", "run"]
+    deadline: Instant
+    overrun_ms: int = 0
+    turn: str = ""
+    in_flight: int = 0
+    """How many calls were in progress."""
+
+
+class DeadlineRebased(msgspec.Struct, frozen=True):
+    """A deadline was moved by the time that the run waited for a person."""
+
+    old: Instant
+    new: Instant
+    suspended_ms: int
+
+
+class LimitReached(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A limit was reached: of handoffs, of depth, of turns, or of tasks."""
+
+    kind: Literal["hop", "depth", "turns", "spawn"]
+    limit: int
+    count: int
+    chain: list[str] = msgspec.field(default_factory=list)
+    rejected_target: str = ""
+
+
+class DeadlockDetected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Participants make no progress together."""
+
+    kind: Literal["oscillation", "supervisor", "wait_for", "stalled"]
+    cycle: list[str]
+    occurrences: int
+    digest: str
+    action: Literal["warn", "trip"]
+    routed_to: str = ""
+
+
+class GateCheck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One check of a gate."""
+
+    name: str
+    status: Literal["pass", "fail", "error", "skipped", "warn"]
+    code: str = ""
+    path: str = ""
+    ms: int = 0
+
+
+class GateChecked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The verdict of a gate about a subject. It is never made again for the same subject."""
+
+    gate: str
+    side: Literal["pre", "post"]
+    verdict: Literal["pass", "fail"]
+    checks: list[GateCheck] = msgspec.field(default_factory=list)
+    failure_type: str = ""
+    confidence: float | None = None
+    tau: float | None = None
+    subject_digest: str = ""
+    validator_versions: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class FailureDecided(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What follows from a failure, by the decision table."""
+
+    failure: str
+    tier: str
+    row: str
+    actions: list[str]
+    counters: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class PolicyDenied(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A policy does not allow a call, or could not be asked."""
+
+    agent: str
+    tool: str
+    rule: str = ""
+    turn: str = ""
+    index: int = 0
+    error: str = ""
+
+
+class RunCharged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call in another channel of the same run, or of the same hub, is counted here. It is about to leave."""
+
+    channel: str
+    turn: str
+    index: int
+    kind: Literal["model", "tool", "task"]
+    scope: str = ""
+    """What is counted, in a ledger that counts several things."""
+    agent: str = ""
+    name: str = ""
+    most: int = 0
+    tokens: int = 0
+    until: Instant = NEVER
+    limits: Json = msgspec.field(default_factory=dict)
+    """The limits of the guard that asks, in a ledger that has none of its own."""
+
+
+class RunSettled(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of a call that was counted here is known."""
+
+    channel: str
+    turn: str
+    index: int
+    scope: str = ""
+    cost: int = 0
+    tokens: int = 0
+
+
+ProtectionEvent = (
+    LoopDetected
+    | BreakerChanged
+    | RetryDenied
+    | BudgetChanged
+    | CostExceeded
+    | DeadlineExpired
+    | DeadlineRebased
+    | LimitReached
+    | DeadlockDetected
+    | GateChecked
+    | FailureDecided
+    | PolicyDenied
+    | RunCharged
+    | RunSettled
+)
+
+PROTECTION_STRUCTS: dict[str, type[ProtectionEvent]] = {
+    EV_LOOP_DETECTED: LoopDetected,
+    EV_BREAKER_CHANGED: BreakerChanged,
+    EV_RETRY_DENIED: RetryDenied,
+    EV_BUDGET_CHANGED: BudgetChanged,
+    EV_COST_EXCEEDED: CostExceeded,
+    EV_DEADLINE_EXPIRED: DeadlineExpired,
+    EV_DEADLINE_REBASED: DeadlineRebased,
+    EV_LIMIT_REACHED: LimitReached,
+    EV_DEADLOCK_DETECTED: DeadlockDetected,
+    EV_GATE_CHECKED: GateChecked,
+    EV_FAILURE_DECIDED: FailureDecided,
+    EV_POLICY_DENIED: PolicyDenied,
+    EV_POLICY_FAILED: PolicyDenied,
+    EV_RUN_CHARGED: RunCharged,
+    EV_RUN_SETTLED: RunSettled,
+}
+"""The shape of the data of each type."""
