@@ -1,8 +1,9 @@
 """Guards: small machines folded from the log that may deny a draft or a call, change a decision, or set a deadline.
 
 Rule 1: a guard remembers by folding envelopes, never by living. Its memory is a value.
-Rule 2: it has a name and up to six opinions (`evolve`, `judge`, `permit`, `notice`, `review`, `due`); it has only those
-        it needs. Which ones those are is a matter of its class, and looked up once for each class.
+Rule 2: it has a name and up to six opinions (`evolve`, `judge`, `permit`, `notice`, `review`, `due`), and two more if
+        it counts beyond its channel (`ask` with `settle`, `answer`); it has only those it needs. Which ones those are
+        is a matter of its class, and looked up once for each class.
 Rule 3: nothing here reads a clock. `due` says when to ask again; the hub does the waiting. `permit` reads the time in
         the draft.
 Rule 4: what a guard decides is recorded, and its memory follows the record: with other limits an old log still folds to
@@ -16,7 +17,7 @@ from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from antiphon.core.envelope import NEVER, Envelope, Instant
+from antiphon.core.envelope import NEVER, Envelope, Instant, Json
 from antiphon.core.event_data import Deny as Deny  # one of the verdicts, so those who write guards import it from here
 from antiphon.core.state import Decision, RelatedFact, State
 
@@ -128,6 +129,37 @@ class Notices(Protocol[M_in]):
     """Says what is recorded because of an envelope, in the same batch. The memory and the state include it already."""
 
     def notice(self, memory: M_in, state: State, envelope: Envelope) -> Sequence[RelatedFact]: ...
+
+
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """What is offered to a log that several channels count in."""
+
+    ledger: str
+    """`run` for the log of the channel in which the run began; else the name of one of the hub's own, as `spend`."""
+    event_type: str
+    data: Json
+
+
+@runtime_checkable
+class Shares(Protocol[M_in]):
+    """Counts calls in ledgers, too, that other channels share."""
+
+    def ask(self, memory: M_in, state: State, draft: Envelope) -> Sequence[LedgerEntry]:
+        """What ledgers are asked before this call leaves. The first that denies it keeps it back."""
+        ...
+
+    def settle(self, memory: M_in, state: State, outcome: Envelope) -> Sequence[LedgerEntry]:
+        """What is offered to ledgers once the outcome of a call is recorded."""
+        ...
+
+
+@runtime_checkable
+class Answers(Protocol[M_in]):
+    """Answers what is offered to a ledger, inside the append that records it."""
+
+    def answer(self, memory: M_in, state: State, offer: Envelope) -> Deny | Sequence[RelatedFact]:
+        """Why not; or what the ledger records of it, perhaps nothing. `offer.created_at` is the time."""
+        ...
 
 
 @runtime_checkable

@@ -6,10 +6,27 @@ Rule 1: that is a matter of their classes, so each class is looked at once: chec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from antiphon.core.guard import Judges, Notices, Permits, Remembers, Reviews, Watches
+from antiphon.core.envelope import Envelope
+from antiphon.core.event_data import Deny
+from antiphon.core.guard import (
+    Allow,
+    Answers,
+    Ask,
+    Change,
+    Judges,
+    LedgerEntry,
+    Notices,
+    Permits,
+    Remembers,
+    Reviews,
+    Shares,
+    Watches,
+)
+from antiphon.core.state import Fold, RelatedFact
+from antiphon.core.text import describe
 
 Slot_co = TypeVar("Slot_co", covariant=True)
 Part_co = TypeVar("Part_co", covariant=True)
@@ -22,6 +39,8 @@ class Opinions(NamedTuple):
     judges: bool
     permits: bool
     notices: bool
+    shares: bool
+    answers: bool
     reviews: bool
     watches: bool
     recorded_as: str
@@ -42,6 +61,8 @@ def opinions_of(part: object) -> Opinions:
             isinstance(part, Judges),
             isinstance(part, Permits),
             isinstance(part, Notices),
+            isinstance(part, Shares),
+            isinstance(part, Answers),
             isinstance(part, Reviews),
             isinstance(part, Watches),
             f"{name}@{version}" if isinstance(version, int) else name,
@@ -63,6 +84,63 @@ class Hearing(Generic[Slot_co, Part_co]):
     def of(self, event_type: str) -> tuple[tuple[Slot_co, Part_co], ...]:
         """The parts that hear of envelopes of this type, with the places of their memories."""
         return self._by_type.get(event_type, self._others)
+
+
+class CallGuards:
+    """The guards of a ruleset that are asked about calls: before they leave, and on behalf of ledgers."""
+
+    def __init__(self, parts: Sequence[tuple[int | None, object, Opinions]]) -> None:
+        self._permitters = [(slot, cast(Permits[object], part)) for slot, part, own in parts if own.permits]
+        self._sharing = [(slot, cast(Shares[object], part)) for slot, part, own in parts if own.shares]
+        self._answering = [(slot, cast(Answers[object], part)) for slot, part, own in parts if own.answers]
+        self.asked = bool(self._permitters or self._sharing)
+        """Whether any guard is asked about calls."""
+        self.sharing = bool(self._sharing)
+        """Whether any guard counts calls in ledgers."""
+
+    def permit(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Ask:
+        """The call as it may leave, or why not, or that a person decides. All guards are asked before a person is."""
+        asking: Ask | None = None
+        for slot, guard in self._permitters:
+            match guard.permit(memory_at(fold, slot), fold.state, draft):
+                case Allow():
+                    continue
+                case Deny() as denial:
+                    return denial
+                case Ask() as wanted:
+                    asking = asking or (None if draft.event_data.get("approved") else wanted)
+                case Change(draft=draft):
+                    continue
+                case other:
+                    raise TypeError(
+                        f"permit of {type(guard).__name__} gave {describe(other)}; return ALLOW, Deny, Change or Ask"
+                    )
+        return draft if asking is None else asking
+
+    def asks(self, fold: Fold, draft: Envelope) -> list[LedgerEntry]:
+        """What ledgers are asked before this call leaves."""
+        return [entry for slot, part in self._sharing for entry in part.ask(memory_at(fold, slot), fold.state, draft)]
+
+    def settles(self, fold: Fold, outcome: Envelope) -> list[LedgerEntry]:
+        """What is offered to ledgers once this outcome is recorded."""
+        return [
+            entry for slot, part in self._sharing for entry in part.settle(memory_at(fold, slot), fold.state, outcome)
+        ]
+
+    def answer(self, fold: Fold, offer: Envelope) -> Deny | tuple[RelatedFact, ...]:
+        """What a ledger with this ruleset records of an offer, or why it denies it."""
+        facts: list[RelatedFact] = []
+        for slot, part in self._answering:
+            answered = part.answer(memory_at(fold, slot), fold.state, offer)
+            if isinstance(answered, Deny):
+                return answered
+            facts += answered
+        return tuple(facts)
+
+
+def memory_at(fold: Fold, slot: int | None) -> object:
+    """What the part with this place remembers; None for a part without a memory."""
+    return None if slot is None else fold.memories[slot]
 
 
 def watches_after_end(part: object) -> bool:

@@ -25,20 +25,20 @@ from antiphon.core.events import EV_CHANNEL_OPENED, SPEECH_TYPES, FailedTurn
 from antiphon.core.evolve import evolve
 from antiphon.core.guard import (
     Allow,
-    Ask,
     Change,
     Deadline,
     Guard,
     Judges,
     Later,
     Notices,
-    Permits,
     Remembers,
     Reviews,
     Watches,
 )
-from antiphon.core.opinions import Hearing, opinions_of, watches_after_end
+from antiphon.core.opinions import CallGuards, Hearing, memory_at, opinions_of, watches_after_end
 from antiphon.core.state import WAIT, Decision, RelatedFact, State
+from antiphon.core.state import Fold as Fold
+from antiphon.core.state import SavedFold as SavedFold
 from antiphon.core.text import describe
 from antiphon.core.views import View, view_by_size
 
@@ -190,20 +190,6 @@ FOLD_VERSION = "4"
 NO_TRAITS = AdapterTraits()
 
 
-class Fold(msgspec.Struct, frozen=True):
-    """A channel's state with what its adapter and guards remember."""
-
-    state: State
-    memories: tuple[object, ...] = ()
-
-
-class SavedFold(msgspec.Struct, frozen=True):
-    """A fold as a snapshot holds it: the memories are plain data until their owners have read them."""
-
-    state: State
-    memories: list[object]
-
-
 class Ruleset:
     """What holds in one channel."""
 
@@ -223,9 +209,7 @@ class Ruleset:
         asked = [*asked[1:], asked[0]]
         self._judges = [(slot, cast(Judges[object], part)) for slot, part, own in asked if own.judges]
         self._reviewers = [(slot, cast(Reviews[object], part)) for slot, part, own in asked if own.reviews]
-        self._permitters = [(slot, cast(Permits[object], part)) for slot, part, own in asked if own.permits]
-        self.permitting = bool(self._permitters)
-        """Whether any guard is asked about calls."""
+        self.calls = CallGuards(asked)
         self._noticing = Hearing([(slot, cast(Notices[object], part)) for slot, part, own in asked if own.notices])
         self._watchers = [(slot, cast(Watches[object], part)) for slot, part, own in asked if own.watches]
         self._watchers_after_end = [(slot, part) for slot, part in self._watchers if watches_after_end(part)]
@@ -256,7 +240,7 @@ class Ruleset:
     def judge(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Later:
         """The draft as it may be recorded, or why not, or that it must wait."""
         for slot, guard in self._judges:
-            match guard.judge(_memory_at(fold, slot), fold.state, draft):
+            match guard.judge(memory_at(fold, slot), fold.state, draft):
                 case Allow():
                     continue
                 case (Deny() | Later()) as refusal:
@@ -269,50 +253,31 @@ class Ruleset:
                     )
         return draft
 
-    def permit(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Ask:
-        """The call as it may leave, or why not, or that a person decides. All guards are asked before a person is."""
-        asking: Ask | None = None
-        for slot, guard in self._permitters:
-            match guard.permit(_memory_at(fold, slot), fold.state, draft):
-                case Allow():
-                    continue
-                case Deny() as denial:
-                    return denial
-                case Ask() as wanted:
-                    asking = asking or (None if draft.event_data.get("approved") else wanted)
-                case Change(draft=draft):
-                    continue
-                case other:
-                    raise TypeError(
-                        f"permit of {guard.name} returned {describe(other)}; return ALLOW, Deny, Change or Ask"
-                    )
-        return draft if asking is None else asking
-
     def notices(self, fold: Fold, envelope: Envelope) -> tuple[RelatedFact, ...]:
         """What the guards have recorded because of an envelope that was just folded."""
         hearing = self._noticing.of(envelope.event_type)
         return tuple(
-            fact for slot, guard in hearing for fact in guard.notice(_memory_at(fold, slot), fold.state, envelope)
+            fact for slot, guard in hearing for fact in guard.notice(memory_at(fold, slot), fold.state, envelope)
         )
 
     def decide(self, fold: Fold, envelope: Envelope) -> Decision:
         """What follows, after every guard has had its say."""
-        return self._review(fold, self.adapter.decide(_memory_at(fold, self._adapter_slot), fold.state, envelope))
+        return self._review(fold, self.adapter.decide(memory_at(fold, self._adapter_slot), fold.state, envelope))
 
     def recover(self, fold: Fold, failed: FailedTurn) -> Decision:
         """What follows from a failed turn, after every guard has had its say."""
-        return self._review(fold, self.traits.recover(_memory_at(fold, self._adapter_slot), fold.state, failed))
+        return self._review(fold, self.traits.recover(memory_at(fold, self._adapter_slot), fold.state, failed))
 
     def _review(self, fold: Fold, decision: Decision) -> Decision:
         for slot, guard in self._reviewers:
-            decision = guard.review(_memory_at(fold, slot), fold.state, decision)
+            decision = guard.review(memory_at(fold, slot), fold.state, decision)
         return decision
 
     def due(self, fold: Fold, *, only_recorded: bool = False) -> Deadline | None:
         """The earliest deadline of all, or of those at which something is recorded; None if there is none."""
         earliest: Deadline | None = None
         for slot, guard in self._watchers_after_end if fold.state.ended else self._watchers:
-            deadline = guard.due(_memory_at(fold, slot), fold.state)
+            deadline = guard.due(memory_at(fold, slot), fold.state)
             if deadline is None or (only_recorded and deadline.draft is None):
                 continue
             if earliest is None or deadline.at < earliest.at:
@@ -321,11 +286,11 @@ class Ruleset:
 
     def promised_turns(self, fold: Fold) -> int:
         """How many messages wait for a turn that is not assigned yet."""
-        return self.traits.promised(_memory_at(fold, self._adapter_slot))
+        return self.traits.promised(memory_at(fold, self._adapter_slot))
 
     def adapter_memory(self, fold: Fold) -> object:
         """What the adapter remembers; None if it has no memory."""
-        return _memory_at(fold, self._adapter_slot)
+        return memory_at(fold, self._adapter_slot)
 
 
 def restore_fold(ruleset: Ruleset, saved: SavedFold) -> Fold | None:
@@ -335,10 +300,6 @@ def restore_fold(ruleset: Ruleset, saved: SavedFold) -> Fold | None:
         return Fold(saved.state, tuple(as_type(memory, part.memory) for part, memory in pairs))
     except (Malformed, ValueError):
         return None
-
-
-def _memory_at(fold: Fold, slot: int | None) -> object:
-    return None if slot is None else fold.memories[slot]
 
 
 RulesetFactory = Callable[[str, Json], Ruleset]

@@ -307,3 +307,17 @@ def _check_reason(reason: object) -> None:
 
 Decision = Assign | Wait | Close
 WAIT = Wait()
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """A channel's state with what its adapter and guards remember."""
+
+    state: State
+    memories: tuple[object, ...] = ()
+
+
+class SavedFold(msgspec.Struct, frozen=True):
+    """A fold as a snapshot holds it: the memories are plain data until their owners have read them."""
+
+    state: State
+    memories: list[object]

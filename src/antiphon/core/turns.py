@@ -116,7 +116,7 @@ def write_entries(
     refusal = _check_claim(fold.state, work.claim)
     if refusal is not None:
         return refusal
-    if not ruleset.permitting:
+    if not ruleset.calls.asked:
         return record_all(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
     return record_permitted(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
 
@@ -145,7 +145,7 @@ def _permitted(ruleset: Ruleset, fold: Fold, entry: Envelope, *, at: Instant) ->
     call, wanted = entry, entry.event_type
     if wanted == EV_APPROVAL_REQUESTED:  # no person is asked about a call that guards deny
         call = replace(entry, event_type=EV_CALL_STARTED, event_data=call_of_request(entry.event_data))
-    allowed = ruleset.permit(fold, stamp_draft(call, fold.state, at=max(at, fold.state.updated_at), new_id=str))
+    allowed = ruleset.calls.permit(fold, stamp_draft(call, fold.state, at=max(at, fold.state.updated_at), new_id=str))
     match allowed:
         case Envelope():
             changed = replace(call, event_data=allowed.event_data)

@@ -197,6 +197,9 @@ OPINIONS = {
     "judge": ("memory", "state", "draft"),
     "permit": ("memory", "state", "draft"),
     "notice": ("memory", "state", "envelope"),
+    "ask": ("memory", "state", "draft"),
+    "settle": ("memory", "state", "outcome"),
+    "answer": ("memory", "state", "offer"),
     "review": ("memory", "state", "decision"),
     "due": ("memory", "state"),
 }
