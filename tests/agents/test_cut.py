@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from antiphon import Agent, Call, FinalStateEvent, Hub, Reply, Request, ScriptedModel, calls, tool
-from antiphon.agents.loop import TURN_STOP_REASONS, TurnResult
+from antiphon.agents.loop import TurnResult
+from antiphon.agents.progress import TURN_STOP_REASONS
 from antiphon.testing import ManualClock
 from tests.agents.played_turn import play
 from tests.support.waiting import soon

@@ -276,11 +276,12 @@ async def test_a_graph_of_as_many_transitions_as_a_graph_takes_is_opened(room: R
     [
         ([{"name": "hop_limit", "most": 1}, {"name": "hop_limit", "most": 2}], "names 'hop_limit' twice"),
         ([{"name": "hop_limit", "most": -1}], "most of hop_limit is -1"),
-        ([{"name": "hops"}], "no guard is called 'hops'; there is: {'name': 'hop_limit', 'most': 5}"),
+        ([{"name": "hops"}], "no guard is called 'hops'; there are: hop_limit, depth_limit, "),
         ([{"name": "Hop_Limit", "most": 3}], "no guard is called 'Hop_Limit'; did you mean 'hop_limit'"),
-        ([{"most": 3}], "guards holds {'most': 3}; give {'name': 'hop_limit', 'most': 5}"),
-        (["hop_limit"], "guards holds 'hop_limit'; give {'name': 'hop_limit', 'most': 5}"),
-        ([{"name": "hop_limit", "max": 3}], "guards holds {'name': 'hop_limit', 'max': 3}; give {'name': 'hop_limit',"),
+        ([{"most": 3}], "guards holds {'most': 3}, which has no name"),
+        ([7], "guards holds 7; give a guard, its name, or a dict with name and fields"),
+        ("hop_limit", "guards is 'hop_limit'; give a list of guards"),
+        ([{"name": "hop_limit", "max": 3}], "the guard 'hop_limit' has no field 'max'; it has: most"),
     ],
 )
 async def test_a_guard_that_is_not_understood_is_refused(room: Room, guards: list[object], why: str) -> None:

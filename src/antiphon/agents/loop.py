@@ -24,8 +24,16 @@ from antiphon.agents.call_results import NO_USAGE, Handoff, Reply, StepChanges, 
 from antiphon.agents.intents import call_of_intent, find_intent
 from antiphon.agents.messages import Answered, Asked, Objected, Request, TurnExchange
 from antiphon.agents.progress import (
+    DENIED_PREFIX,
+    EMPTY_REPLY,
+    INVALID_OUTPUT,
+    MAX_HANDOFFS,
+    MAX_MODEL_CALLS,
+    MAX_STEPS,
+    MAX_TOKENS,
     TOO_MANY_HANDOFFS,
     AskModel,
+    CallDenied,
     CallTool,
     Effect,
     EffectResult,
@@ -90,15 +98,6 @@ class StepContext(msgspec.Struct, frozen=True):
     date: str = ""
 
 
-EMPTY_REPLY = "empty_reply"
-INVALID_OUTPUT = "invalid_output"
-MAX_HANDOFFS = "max_handoffs"
-MAX_MODEL_CALLS = "max_model_calls"
-MAX_STEPS = "max_steps"
-MAX_TOKENS = "max_tokens"
-TURN_STOP_REASONS = frozenset({EMPTY_REPLY, INVALID_OUTPUT, MAX_HANDOFFS, MAX_MODEL_CALLS, MAX_STEPS, MAX_TOKENS})
-"""How a turn may be stopped that has an answer all the same, though a partial one."""
-
 BETWEEN_RESULTS = "\n\n"
 """Separates the results of several `return_direct` tools in one answer."""
 
@@ -111,6 +110,8 @@ def render_system_prompt(context: StepContext, progress: Progress) -> StepGenera
     if _is_routed_elsewhere(context, progress):
         return progress
     entered = yield PreparePrompt(progress.index, progress.path)
+    if isinstance(entered, CallDenied):
+        return _stop_denied(progress, entered)
     assert isinstance(entered, PreparedPrompt), "a prompt is answered by a prepared prompt"
     if entered.summarised is not None:  # whether one is due depends on `recent_n`: changing it shifts the indices
         usage = progress.usage + entered.summarised.usage
@@ -164,6 +165,8 @@ def call_model(context: StepContext, progress: Progress) -> StepGenerator:
     if progress.asked >= context.team.limits.model_calls:
         return _stop_at_limit(progress, MAX_MODEL_CALLS)
     reply = yield AskModel(progress.index, _model_request(context, progress), progress.path)
+    if isinstance(reply, CallDenied):
+        return _stop_denied(replace(progress, index=progress.index + 1), reply)
     assert isinstance(reply, Reply), "a model is answered by a reply"
     if not context.member.calls_tools:  # it was told of none
         reply = replace(reply, calls=())
@@ -191,6 +194,8 @@ def call_tools(context: StepContext, progress: Progress) -> StepGenerator:
     done = (call.name for call, result in pairs if result.declined or not result.failed)
     usage = sum((result.usage for result in settled.results), progress.usage)
     progress = replace(progress, index=index + len(wanted), tools=(*progress.tools, *done), usage=usage)
+    if settled.denied is not None:
+        return _stop_denied(progress, settled.denied)
     ended = _end_with_results(context, progress, settled.results)
     if ended is not None:
         return ended
@@ -294,6 +299,11 @@ def _stop_at_limit(progress: Progress, limit: str) -> Progress:
     return replace(progress, answer=progress.partial, stopped=limit)
 
 
+def _stop_denied(progress: Progress, denied: CallDenied) -> Progress:
+    stopped = f"{DENIED_PREFIX}{denied.reason}"
+    return replace(progress, answer=denied.answer or progress.partial, stopped=stopped, reply=None)
+
+
 def _end_with_results(context: StepContext, progress: Progress, results: ToolResults) -> Progress | None:
     """How the turn ends with these results; None if it goes on."""
     reply = progress.reply
@@ -323,6 +333,10 @@ def take_turn(team: Team, progress: Progress, date: str = "") -> TurnGenerator:
     step = member.declaration.steps.rows[0]
     for _ in range(MAX_EXTRA_STEPS + STEPS_PER_MODEL_CALL * team.limits.model_calls):
         progress = yield from _take_step(step, StepContext(team, member, date), progress)
+        if progress.stopped is not None and progress.stopped.startswith(
+            DENIED_PREFIX
+        ):  # no step follows, not even one of the user's
+            return turn_result_of(progress)
         if progress.path != member.path:
             member = team.members[progress.path]
             step = member.declaration.steps.rows[0]
@@ -343,6 +357,8 @@ def _take_step(step: Step, context: StepContext, progress: Progress) -> Generato
     assert step.function is not None, "a step has been checked to do something"
     wanted = RunStep(progress.index, step.name, step.function, progress.detached())
     changes = yield wanted
+    if isinstance(changes, CallDenied):
+        return _stop_denied(progress, changes)
     assert isinstance(changes, StepChanges), "a step is answered by what it changes"
     after = apply_changes(progress, changes)
     if after.answer is None:  # with the answer goes all that the turn would have ended with

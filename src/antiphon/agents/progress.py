@@ -27,6 +27,30 @@ from antiphon.core.views import Message
 MemberPath = tuple[str, ...]
 """A place in a team: the names from the lead down to the member."""
 
+EMPTY_REPLY = "empty_reply"
+INVALID_OUTPUT = "invalid_output"
+MAX_HANDOFFS = "max_handoffs"
+MAX_MODEL_CALLS = "max_model_calls"
+MAX_STEPS = "max_steps"
+MAX_TOKENS = "max_tokens"
+TURN_STOP_REASONS = frozenset({EMPTY_REPLY, INVALID_OUTPUT, MAX_HANDOFFS, MAX_MODEL_CALLS, MAX_STEPS, MAX_TOKENS})
+"""How a turn may be stopped that has an answer all the same, though a partial one."""
+DENIED_PREFIX = "denied:"
+"""What stops a turn begins with this if a guard has denied a call: `denied:budget`."""
+BLOCKED = f"{DENIED_PREFIX}blocked"
+"""A hook has refused the answer of a turn, so that it has none."""
+
+
+def has_partial_answer(stopped: str) -> bool:
+    """Whether a turn that was stopped by this has an answer all the same."""
+    return stopped in TURN_STOP_REASONS or (is_denied(stopped) and stopped != BLOCKED)
+
+
+def is_denied(stopped: str | None) -> bool:
+    """Whether this stops a turn because a guard has denied a call."""
+    return stopped is not None and stopped.startswith(DENIED_PREFIX)
+
+
 STEP_FIELDS = ("system", "history", "notes", "reply", "answer")
 """The fields that a user-defined step may change."""
 
@@ -241,15 +265,25 @@ HANDOFF_IGNORED, HANDOFF_IMPOSSIBLE, TOO_MANY_HANDOFFS = "ignored", "impossible"
 """Why a handoff is declined."""
 
 
+class CallDenied(msgspec.Struct, frozen=True):
+    """A guard has denied a call, and the turn ends with that."""
+
+    reason: str
+    answer: str = ""
+    """What the agent says instead; "" for what it has said so far."""
+
+
 class SettledHandoffs(msgspec.Struct, frozen=True):
     """The results of a message with at most one handoff left."""
 
     results: tuple[ToolResult, ...]
     place: MemberPath | None = None
     """The member of the team that becomes active."""
+    denied: CallDenied | None = None
+    """Set if the denial of one of the calls ends the turn."""
 
 
 Effect = AskModel | tuple[CallTool, ...] | PreparePrompt | RunStep
 """What a turn needs next: the model, tools that may all be called at once, a prompt, or a user-defined step."""
-EffectResult = Reply | SettledHandoffs | PreparedPrompt | StepChanges
-"""The result of each, in the same order."""
+EffectResult = Reply | SettledHandoffs | PreparedPrompt | StepChanges | CallDenied
+"""The result of each, in the same order; of any but tool calls it may be a denial."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 
-from antiphon.agents.loop import TURN_STOP_REASONS
+from antiphon.agents.progress import has_partial_answer
 from antiphon.cli.event_display import Display, DisplayEvent, DisplayNote, HandoffTracker, UserMessage, input_prompt
 from antiphon.cli.line_input import Interrupts, LineSource
 from antiphon.cli.store_options import MEMORY_URL, url_without_password
@@ -240,7 +240,7 @@ async def settle_doubt(hub: Hub, channel: Channel, word: str, *, by: str = DEFAU
 
 def _has_answer(final: FinalStateEvent) -> bool:
     """Whether a turn has an answer, perhaps a partial one."""
-    return final.stopped is None or final.stopped in TURN_STOP_REASONS
+    return final.stopped is None or has_partial_answer(final.stopped)
 
 
 def find_agent(agents: tuple[Agent, ...], name: str) -> Agent:

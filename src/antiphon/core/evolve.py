@@ -56,6 +56,8 @@ from antiphon.core.events import (
 from antiphon.core.execution_events import (
     EV_CALL_CONFLICTED,
     EV_CALL_STARTED,
+    ApprovalRequested,
+    CallApproved,
     CallCleared,
     CallDoubted,
     CallFailed,
@@ -72,10 +74,10 @@ from antiphon.core.state import (
     Turn,
     assigned_turn,
     claimed_turn,
-    doubted_turn,
     merge_context,
     recovering_turn,
     released_turn,
+    turn_after_call,
     without_name,
 )
 
@@ -329,10 +331,8 @@ def _apply_turn_event(state: State, event: Event) -> State | None:
             return _update_turn(state, turn_id, lambda turn: claimed_turn(turn, epoch, owner))
         case TurnReleased(turn=turn_id, epoch=epoch):
             return _update_turn(state, turn_id, lambda turn: released_turn(turn, epoch))
-        case CallFinished() | CallFailed() | CallCleared():
-            return _settle_call(state, event)
-        case CallDoubted(turn=turn_id, index=index):
-            return _update_turn(state, turn_id, lambda turn: doubted_turn(turn, index))
+        case CallFinished() | CallFailed() | CallCleared() | CallDoubted() | ApprovalRequested() | CallApproved():
+            return _update_turn(state, event.turn, lambda turn: turn_after_call(turn, event))
         case TurnDelayed() | TurnSuspended() | TurnResumed():
             return _update_turn(state, event.turn, lambda turn: recovering_turn(turn, event))
         case FailedTurn(turn=turn_id, speaker=speaker, reason=reason):
@@ -374,16 +374,6 @@ def _update_turn(state: State, turn_id: str, change: Callable[[Turn], Turn]) -> 
 def _restart_clock(before: State, now: State, at: Instant) -> State:
     """The state with its whole time again, if its clock stood still until now, whichever turn stopped it."""
     return replace(now, assigned_at=at) if before.clock_stopped and not now.clock_stopped else now
-
-
-def _settle_call(state: State, event: CallFinished | CallFailed | CallCleared) -> State:
-    """The state when a call is neither in flight nor in doubt. The process survived it: its crashes are forgotten."""
-
-    def settled(turn: Turn) -> Turn:
-        left = tuple(doubt for doubt in turn.doubts if doubt != event.index)
-        return replace(turn, attempts=0, crashes=0, doubts=left)
-
-    return _update_turn(state, event.turn, settled)
 
 
 def _remove_turn(state: State, turn_id: str, at: Instant) -> State:

@@ -68,6 +68,8 @@ class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it has cost, in millionths of a dollar, if a guard asks for that."""
     tokens: int = 0
     """How many tokens it has used, if a guard asks for that."""
+    failure: FailureClass = ""
+    """`schema` for a model's answer that does not have the shape that is wanted, if a guard asks for that."""
 
 
 class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,7 +6,7 @@ Rule 1: that is a matter of their classes, so each class is looked at once: chec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from antiphon.core.envelope import Envelope
@@ -28,8 +28,10 @@ from antiphon.core.guard import (
 from antiphon.core.state import Fold, RelatedFact
 from antiphon.core.text import describe
 
-Slot_co = TypeVar("Slot_co", covariant=True)
-Part_co = TypeVar("Part_co", covariant=True)
+Slot = TypeVar("Slot")
+Part = TypeVar("Part")
+Hearing = tuple[tuple[Slot, Part], ...]
+"""The parts that hear of an envelope, each with the place of its memory."""
 
 
 class Opinions(NamedTuple):
@@ -70,20 +72,18 @@ def opinions_of(part: object) -> Opinions:
     return known
 
 
-class Hearing(Generic[Slot_co, Part_co]):
-    """Which parts of a ruleset hear of an envelope, by its type. A part without `hears` hears of all."""
+def by_event_type(
+    parts: Sequence[tuple[Slot, Part]],
+) -> tuple[dict[str, Hearing[Slot, Part]], Hearing[Slot, Part]]:
+    """Which parts of a ruleset hear of an envelope: by its type, and of types that none of them names.
 
-    def __init__(self, parts: Sequence[tuple[Slot_co, Part_co]]) -> None:
-        heard = [(each, getattr(each[1], "hears", None)) for each in parts]
-        self._others = tuple(each for each, types in heard if types is None)
-        named = frozenset().union(*(types for _, types in heard if types is not None))
-        self._by_type = {
-            name: tuple(each for each, types in heard if types is None or name in types) for name in sorted(named)
-        }
-
-    def of(self, event_type: str) -> tuple[tuple[Slot_co, Part_co], ...]:
-        """The parts that hear of envelopes of this type, with the places of their memories."""
-        return self._by_type.get(event_type, self._others)
+    A part without `hears` hears of all.
+    """
+    heard = [(each, getattr(each[1], "hears", None)) for each in parts]
+    others = tuple(each for each, types in heard if types is None)
+    named = frozenset().union(*(types for _, types in heard if types is not None))
+    listed = {name: tuple(each for each, types in heard if types is None or name in types) for name in sorted(named)}
+    return listed, others
 
 
 class CallGuards:
@@ -102,7 +102,7 @@ class CallGuards:
         """The call as it may leave, or why not, or that a person decides. All guards are asked before a person is."""
         asking: Ask | None = None
         for slot, guard in self._permitters:
-            match guard.permit(memory_at(fold, slot), fold.state, draft):
+            match guard.permit(fold.memory_at(slot), fold.state, draft):
                 case Allow():
                     continue
                 case Deny() as denial:
@@ -119,28 +119,23 @@ class CallGuards:
 
     def asks(self, fold: Fold, draft: Envelope) -> list[LedgerEntry]:
         """What ledgers are asked before this call leaves."""
-        return [entry for slot, part in self._sharing for entry in part.ask(memory_at(fold, slot), fold.state, draft)]
+        return [entry for slot, part in self._sharing for entry in part.ask(fold.memory_at(slot), fold.state, draft)]
 
     def settles(self, fold: Fold, outcome: Envelope) -> list[LedgerEntry]:
         """What is offered to ledgers once this outcome is recorded."""
         return [
-            entry for slot, part in self._sharing for entry in part.settle(memory_at(fold, slot), fold.state, outcome)
+            entry for slot, part in self._sharing for entry in part.settle(fold.memory_at(slot), fold.state, outcome)
         ]
 
     def answer(self, fold: Fold, offer: Envelope) -> Deny | tuple[RelatedFact, ...]:
         """What a ledger with this ruleset records of an offer, or why it denies it."""
         facts: list[RelatedFact] = []
         for slot, part in self._answering:
-            answered = part.answer(memory_at(fold, slot), fold.state, offer)
+            answered = part.answer(fold.memory_at(slot), fold.state, offer)
             if isinstance(answered, Deny):
                 return answered
             facts += answered
         return tuple(facts)
-
-
-def memory_at(fold: Fold, slot: int | None) -> object:
-    """What the part with this place remembers; None for a part without a memory."""
-    return None if slot is None else fold.memories[slot]
 
 
 def watches_after_end(part: object) -> bool:

@@ -35,7 +35,7 @@ from antiphon.core.guard import (
     Reviews,
     Watches,
 )
-from antiphon.core.opinions import CallGuards, Hearing, memory_at, opinions_of, watches_after_end
+from antiphon.core.opinions import CallGuards, by_event_type, opinions_of, watches_after_end
 from antiphon.core.state import WAIT, Decision, RelatedFact, State
 from antiphon.core.state import Fold as Fold
 from antiphon.core.state import SavedFold as SavedFold
@@ -202,7 +202,7 @@ class Ruleset:
         ]
         """The parts that have a memory, in the order of `Fold.memories`."""
         slots = {id(part): place for place, part in enumerate(self.remembering)}
-        self._hearing = Hearing(list(enumerate(self.remembering)))
+        self._hearing, self._hearing_all = by_event_type(list(enumerate(self.remembering)))
         self._adapter_slot = slots.get(id(adapter))
         # The adapter last: what it judges is a draft that every guard admits.
         asked = [(slots.get(id(part)), part, own) for part, own in zip(parts, opinions, strict=True)]
@@ -210,7 +210,9 @@ class Ruleset:
         self._judges = [(slot, cast(Judges[object], part)) for slot, part, own in asked if own.judges]
         self._reviewers = [(slot, cast(Reviews[object], part)) for slot, part, own in asked if own.reviews]
         self.calls = CallGuards(asked)
-        self._noticing = Hearing([(slot, cast(Notices[object], part)) for slot, part, own in asked if own.notices])
+        self._noticing, self._noticing_all = by_event_type(
+            [(slot, cast(Notices[object], part)) for slot, part, own in asked if own.notices]
+        )
         self._watchers = [(slot, cast(Watches[object], part)) for slot, part, own in asked if own.watches]
         self._watchers_after_end = [(slot, part) for slot, part in self._watchers if watches_after_end(part)]
         names = ",".join(f"{own.recorded_as}/{part.name}" for part, own in zip(parts, opinions, strict=True))
@@ -223,7 +225,7 @@ class Ruleset:
     def fold(self, fold: Fold, envelope: Envelope) -> Fold:
         """The fold with one more envelope."""
         state, memories = evolve(fold.state, envelope), fold.memories
-        hearing = self._hearing.of(envelope.event_type)
+        hearing = self._hearing.get(envelope.event_type, self._hearing_all)
         if hearing:
             changed = list(memories)
             for slot, part in hearing:
@@ -240,7 +242,7 @@ class Ruleset:
     def judge(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Later:
         """The draft as it may be recorded, or why not, or that it must wait."""
         for slot, guard in self._judges:
-            match guard.judge(memory_at(fold, slot), fold.state, draft):
+            match guard.judge(fold.memory_at(slot), fold.state, draft):
                 case Allow():
                     continue
                 case (Deny() | Later()) as refusal:
@@ -255,29 +257,29 @@ class Ruleset:
 
     def notices(self, fold: Fold, envelope: Envelope) -> tuple[RelatedFact, ...]:
         """What the guards have recorded because of an envelope that was just folded."""
-        hearing = self._noticing.of(envelope.event_type)
+        hearing = self._noticing.get(envelope.event_type, self._noticing_all)
         return tuple(
-            fact for slot, guard in hearing for fact in guard.notice(memory_at(fold, slot), fold.state, envelope)
+            fact for slot, guard in hearing for fact in guard.notice(fold.memory_at(slot), fold.state, envelope)
         )
 
     def decide(self, fold: Fold, envelope: Envelope) -> Decision:
         """What follows, after every guard has had its say."""
-        return self._review(fold, self.adapter.decide(memory_at(fold, self._adapter_slot), fold.state, envelope))
+        return self._review(fold, self.adapter.decide(fold.memory_at(self._adapter_slot), fold.state, envelope))
 
     def recover(self, fold: Fold, failed: FailedTurn) -> Decision:
         """What follows from a failed turn, after every guard has had its say."""
-        return self._review(fold, self.traits.recover(memory_at(fold, self._adapter_slot), fold.state, failed))
+        return self._review(fold, self.traits.recover(fold.memory_at(self._adapter_slot), fold.state, failed))
 
     def _review(self, fold: Fold, decision: Decision) -> Decision:
         for slot, guard in self._reviewers:
-            decision = guard.review(memory_at(fold, slot), fold.state, decision)
+            decision = guard.review(fold.memory_at(slot), fold.state, decision)
         return decision
 
     def due(self, fold: Fold, *, only_recorded: bool = False) -> Deadline | None:
         """The earliest deadline of all, or of those at which something is recorded; None if there is none."""
         earliest: Deadline | None = None
         for slot, guard in self._watchers_after_end if fold.state.ended else self._watchers:
-            deadline = guard.due(memory_at(fold, slot), fold.state)
+            deadline = guard.due(fold.memory_at(slot), fold.state)
             if deadline is None or (only_recorded and deadline.draft is None):
                 continue
             if earliest is None or deadline.at < earliest.at:
@@ -286,11 +288,11 @@ class Ruleset:
 
     def promised_turns(self, fold: Fold) -> int:
         """How many messages wait for a turn that is not assigned yet."""
-        return self.traits.promised(memory_at(fold, self._adapter_slot))
+        return self.traits.promised(fold.memory_at(self._adapter_slot))
 
     def adapter_memory(self, fold: Fold) -> object:
         """What the adapter remembers; None if it has no memory."""
-        return memory_at(fold, self._adapter_slot)
+        return fold.memory_at(self._adapter_slot)
 
 
 def restore_fold(ruleset: Ruleset, saved: SavedFold) -> Fold | None:

@@ -16,11 +16,25 @@ from antiphon.core.codec import copy_json
 from antiphon.core.envelope import NEVER, Envelope, Instant, Json
 from antiphon.core.errors import UsageError
 from antiphon.core.events import NO_ROUTING, ContextSet, Routing, TurnAssigned
-from antiphon.core.execution_events import TurnDelayed, TurnResumed, TurnSuspended
+from antiphon.core.execution_events import (
+    ApprovalRequested,
+    CallApproved,
+    CallCleared,
+    CallDoubted,
+    CallFailed,
+    CallFinished,
+    TurnDelayed,
+    TurnResumed,
+    TurnSuspended,
+)
 from antiphon.core.text import describe
 
 ChannelStatus = Literal["invited", "active", "closed", "expired", "quarantined"]
 ENDED_STATUSES: frozenset[str] = frozenset({"closed", "expired"})
+
+
+TASK_KNOB = "task"
+"""The knob by which a channel knows from where a task was given."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -51,7 +65,11 @@ class Turn(msgspec.Struct, frozen=True):
     """Who heard all that it answers, if not all did. They alone see the answer, and whether the turn failed."""
     shown: int | msgspec.UnsetType = msgspec.UNSET
     """Up to where its speaker is shown what was said; unset for all that was said before the assignment."""
-    # Unset and not 0: turns without it are stored as they were before there was this field.
+    # Unset and not 0: turns without it are stored as they were before there was this field. So are the next two.
+    asked: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The positions of calls that do not leave before a person has decided about them."""
+    approved: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The positions of calls that a person has allowed, and that have no outcome yet."""
 
     @property
     def shown_until(self) -> int:
@@ -61,7 +79,12 @@ class Turn(msgspec.Struct, frozen=True):
     @property
     def waits_for_person(self) -> bool:
         """Whether a person must decide before it goes on."""
-        return self.suspended or bool(self.doubts)
+        return self.suspended or bool(self.doubts) or self.awaits_approval
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether nothing is left to do but what a person has to approve. An attempt that runs is not over yet."""
+        return bool(self.asked) and not self.approved and not self.owner
 
 
 class State(msgspec.Struct, frozen=True):
@@ -154,9 +177,16 @@ class State(msgspec.Struct, frozen=True):
         return self.speakers[0] if self.speakers else None
 
     @property
+    def run_id(self) -> str:
+        """The channel in which the run began: this one, unless it is that of a task."""
+        origin = self.knobs.get(TASK_KNOB)
+        root = origin.get("root") if isinstance(origin, dict) else None
+        return root if isinstance(root, str) else self.channel_id
+
+    @property
     def clock_stopped(self) -> bool:
         """Whether expectations stand still: a turn waits for a person, or for its next attempt after a crash."""
-        return any(turn.suspended or turn.doubts or turn.not_before for turn in self.owed)
+        return any(turn.waits_for_person or turn.not_before for turn in self.owed)
 
     @property
     def ended(self) -> bool:
@@ -204,6 +234,44 @@ def released_turn(turn: Turn, epoch: int) -> Turn:
 def doubted_turn(turn: Turn, index: int) -> Turn:
     """The turn with one more call in doubt. Its attempt has ended, so that it has no owner."""
     return replace(turn, owner="", doubts=tuple(dict.fromkeys((*turn.doubts, index))))
+
+
+def asking_turn(turn: Turn, index: int) -> Turn:
+    """The turn with one more call that does not leave before a person has decided."""
+    return replace(turn, asked=tuple(dict.fromkeys((*(turn.asked or ()), index))))
+
+
+def approved_turn(turn: Turn, index: int) -> Turn:
+    """The turn with a call that may leave now."""
+    return replace(_without_call(turn, index), approved=(*(turn.approved or ()), index))
+
+
+def settled_turn(turn: Turn, index: int) -> Turn:
+    """The turn when a call of it has an outcome. The process survived the call: its crashes are forgotten."""
+    left = tuple(doubt for doubt in turn.doubts if doubt != index)
+    return replace(_without_call(turn, index), attempts=0, crashes=0, doubts=left)
+
+
+def turn_after_call(
+    turn: Turn, event: CallFinished | CallFailed | CallCleared | CallDoubted | ApprovalRequested | CallApproved
+) -> Turn:
+    """The turn after something that happened to one of its calls."""
+    match event:
+        case CallDoubted(index=index):
+            return doubted_turn(turn, index)
+        case ApprovalRequested(index=index):
+            return asking_turn(turn, index)
+        case CallApproved(index=index):
+            return approved_turn(turn, index)
+        case _:
+            return settled_turn(turn, event.index)
+
+
+def _without_call(turn: Turn, index: int) -> Turn:
+    if not turn.asked and not turn.approved:
+        return turn
+    asked, approved = (tuple(each for each in calls or () if each != index) for calls in (turn.asked, turn.approved))
+    return replace(turn, asked=asked or msgspec.UNSET, approved=approved or msgspec.UNSET)
 
 
 def recovering_turn(turn: Turn, event: TurnDelayed | TurnSuspended | TurnResumed) -> Turn:
@@ -314,6 +382,10 @@ class Fold(msgspec.Struct, frozen=True):
 
     state: State
     memories: tuple[object, ...] = ()
+
+    def memory_at(self, slot: int | None) -> object:
+        """What the part with this place remembers; None for a part without a memory."""
+        return None if slot is None else self.memories[slot]
 
 
 class SavedFold(msgspec.Struct, frozen=True):

@@ -93,7 +93,9 @@ def record(fold: Fold, draft: Envelope, *, ruleset: Ruleset, at: Instant, new_id
         envelope = stamp_draft(said, fold.state, at=at, new_id=new_id)
         fold = ruleset.fold(fold, envelope)
         batch.append(envelope)
-        following += fact_drafts(ruleset.notices(fold, envelope), envelope.envelope_id)
+        noticed = ruleset.notices(fold, envelope)
+        if noticed:
+            following += fact_drafts(noticed, envelope.envelope_id)
         following += consequences(ruleset, fold, envelope)
     return Admitted(tuple(batch), fold)
 

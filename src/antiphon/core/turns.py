@@ -11,7 +11,7 @@ Rule 5: nothing here waits, stores or runs anything. Time and ids come in as arg
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -71,10 +71,12 @@ class JournalBatch(msgspec.Struct, frozen=True):
 
     claim: TurnClaim
     entries: tuple[Envelope, ...] = ()
+    denials: Mapping[int, Deny] = msgspec.field(default_factory=dict)
+    """The calls among them that ledgers keep back, by position."""
 
     def with_entry(self, entry: Envelope) -> JournalBatch:
         """The same, and one more."""
-        return JournalBatch(self.claim, (*self.entries, entry))
+        return msgspec.structs.replace(self, entries=(*self.entries, entry))
 
 
 class TurnFailure(msgspec.Struct, frozen=True):
@@ -118,22 +120,23 @@ def write_entries(
         return refusal
     if not ruleset.calls.asked:
         return record_all(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
-    return record_permitted(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
+    return record_permitted(fold, work, ruleset=ruleset, at=at, new_id=new_id)
 
 
-def record_permitted(
-    fold: Fold, entries: Iterable[Envelope], *, ruleset: Ruleset, at: Instant, new_id: IdSource
-) -> Admitted:
+def record_permitted(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: Instant, new_id: IdSource) -> Admitted:
     """Record entries. Guards are asked about each call that is to leave; one that is denied is followed by its failure.
 
     A call that has an outcome among the entries does not leave, so that they are not asked about it.
     """
-    entries = tuple(entries)
-    settled = {call_position(each) for each in entries if each.event_type in OUTCOME_TYPES}
+    settled = {call_position(each) for each in work.entries if each.event_type in OUTCOME_TYPES}
     batch: list[Envelope] = []
-    for entry in entries:
+    for entry in work.entries:
         leaving = entry.event_type in QUESTIONED_TYPES and call_position(entry) not in settled
-        drafts = _permitted(ruleset, fold, entry, at=at) if leaving else (entry,)
+        denial = work.denials.get(call_position(entry)[1]) if leaving else None
+        if denial is not None:
+            drafts = _denied(entry, denial)
+        else:
+            drafts = _permitted(ruleset, fold, entry, at=at) if leaving else (entry,)
         admitted = record_all(fold, drafts, ruleset=ruleset, at=at, new_id=new_id)
         batch.extend(admitted.batch)
         fold = admitted.fold
@@ -154,12 +157,11 @@ def _permitted(ruleset: Ruleset, fold: Fold, entry: Envelope, *, at: Instant) ->
             asked = entry if wanted == EV_APPROVAL_REQUESTED else request_of_call(call, allowed, fold.state)
             return (asked,)
         case Deny() as denial:
-            started = () if wanted == EV_CALL_RETRIED else (call,)
-            return (*started, _denial_draft(call, denial))
+            return _denied(call, denial)
 
 
-def _denial_draft(call: Envelope, denial: Deny) -> Envelope:
-    """The outcome of a call that was denied."""
+def _denied(call: Envelope, denial: Deny) -> tuple[Envelope, ...]:
+    """What is recorded for a call that was denied: the call, unless it is only retried, and its outcome."""
     turn, index = call_position(call)
     failed = CallFailed(
         turn,
@@ -169,7 +171,8 @@ def _denial_draft(call: Envelope, denial: Deny) -> Envelope:
         final=denial.final,
         answer=denial.answer,
     )
-    return journal_draft(EV_CALL_FAILED, failed, cause=call.causation_id)
+    outcome = journal_draft(EV_CALL_FAILED, failed, cause=call.causation_id)
+    return (outcome,) if call.event_type == EV_CALL_RETRIED else (call, outcome)
 
 
 def call_position(entry: Envelope) -> tuple[str, int]:
@@ -301,9 +304,9 @@ CallEvent = (
 Journal = dict[int, CallRecord]
 
 
-def journal_of(log: Iterable[Envelope], turn_id: str) -> Journal:
-    """The calls of a turn by position."""
-    journal: Journal = {}
+def journal_of(log: Iterable[Envelope], turn_id: str, before: Journal | None = None) -> Journal:
+    """The calls of a turn by position. `before` is what was known of them before this part of the log."""
+    journal: Journal = dict(before or {})
     for envelope in log:
         event = event_of(envelope) if envelope.sender_id == HUB else None
         if isinstance(event, CallEvent) and event.turn == turn_id:
@@ -336,3 +339,34 @@ def idempotency_key(state: State, turn: Turn, index: int, *, tool: str, tenant: 
     """
     run = [tenant, state.channel_id, state.created_at, turn.turn_id, turn.cause]
     return digest_of({"v": 1, "run": run, "index": index, "tool": tool})
+
+
+class RecordedCalls:
+    """The calls that the journal of a turn holds, by position."""
+
+    def __init__(self) -> None:
+        self._journal: Journal = {}
+        self.resumed = False
+        """Whether an earlier attempt at the turn has recorded calls."""
+
+    def load(self, journal: Journal) -> None:
+        """Take over what earlier attempts have recorded."""
+        self._journal, self.resumed = journal, bool(journal)
+
+    def add(self, recorded: Iterable[Envelope], turn_id: str) -> None:
+        """Take over what this attempt has recorded."""
+        self._journal = journal_of(recorded, turn_id, self._journal)
+
+    def record(self, index: int) -> CallRecord:
+        """The recorded state of the call at this position."""
+        return self._journal.get(index, EMPTY_CALL_RECORD)
+
+    def denial(self, index: int) -> CallFailed | None:
+        """The recorded denial of the call at this position; None if it was not denied."""
+        outcome = self.record(index).outcome
+        return outcome if isinstance(outcome, CallFailed) and outcome.denied else None
+
+    def awaits_approval(self, index: int) -> bool:
+        """Whether a person was asked about the call at this position, and has not decided."""
+        record = self.record(index)
+        return record.requested is not None and record.approved is None and record.outcome is None

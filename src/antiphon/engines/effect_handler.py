@@ -17,6 +17,7 @@ from antiphon.agents.history import ShownHistory, SummarisedTranscript, as_summa
 from antiphon.agents.progress import (
     STEP_FIELDS,
     AskModel,
+    CallDenied,
     Effect,
     EffectResult,
     MemberPath,
@@ -32,8 +33,15 @@ from antiphon.core.execution_events import EV_CALL_FINISHED, CallFinished, CallS
 from antiphon.core.text import describe_error
 from antiphon.core.turns import TurnFailure
 from antiphon.core.views import Message, View
-from antiphon.engines.journal import TurnFailedError, TurnJournal, agent_in_journal, call_failure, recordable_data
-from antiphon.engines.model_calls import NoModelAnswer, RetriedModelCall, ask_model
+from antiphon.engines.journal import (
+    TurnFailedError,
+    TurnJournal,
+    agent_in_journal,
+    call_failure,
+    recordable_data,
+    recorded_result,
+)
+from antiphon.engines.model_calls import NoModelAnswer, RetriedModelCall, ask_model, finished_call, start_model_call
 from antiphon.engines.tool_calls import resolve_tool_calls
 from antiphon.engines.user_code import call_contained, run_contained
 
@@ -70,14 +78,17 @@ class EffectHandler:
 
     # Prompts
 
-    async def _prepare_prompt(self, wanted: PreparePrompt) -> PreparedPrompt:
+    async def _prepare_prompt(self, wanted: PreparePrompt) -> PreparedPrompt | CallDenied:
         """The prompt and the history of this member. One that becomes active again is shown the same history."""
         team = self._run.team
         member = team.members[wanted.path]
         owner = team.lead if member.declaration.memory is None else member
         shown, made = self._run.shown.get(owner.path), None
         if shown is None:
-            shown, made = await self._shown_history(wanted, owner)
+            showing = await self._shown_history(wanted, owner)
+            if isinstance(showing, CallDenied):
+                return showing
+            shown, made = showing
             shown = await self._with_briefing(shown, owner)
             self._run.shown[owner.path] = shown
         system = await self._system_prompt(member, shown.messages)
@@ -91,7 +102,9 @@ class EffectHandler:
         briefing = (await run.read_history(view.named)).briefing_before(run.turn.shown_until)
         return shown if briefing is None else ShownHistory([Message("user", briefing), *shown.messages], shown.past)
 
-    async def _shown_history(self, wanted: PreparePrompt, owner: Member) -> tuple[ShownHistory, SummaryOutcome | None]:
+    async def _shown_history(
+        self, wanted: PreparePrompt, owner: Member
+    ) -> tuple[ShownHistory, SummaryOutcome | None] | CallDenied:
         """The history that a memory shows, and the summary that was made for it."""
         view, run = owner.declaration.memory or self._default_view, self._run
         history, before = await run.read_history(view.named), run.turn.shown_until
@@ -106,6 +119,8 @@ class EffectHandler:
         if due is None:
             return ShownHistory(summarising.with_summary(messages, last), past), None
         made = await self._summarise(wanted, owner, view=summarising, messages=messages, due=due)
+        if isinstance(made, CallDenied):
+            return made
         return ShownHistory(summarising.with_summary(messages, made.summary), past), made
 
     async def _summarise(
@@ -116,20 +131,25 @@ class EffectHandler:
         view: SummarisedTranscript,
         messages: Sequence[Message],
         due: Sequence[Message],
-    ) -> SummaryOutcome:
+    ) -> SummaryOutcome | CallDenied:
         """The summary that is made in this turn: a call of its own, recorded or made now."""
         journal, run, index = self._journal, self._run, wanted.index
-        recorded = journal.recorded(index, SUMMARY_CALL, SummaryOutcome)
+        recorded = recorded_result(journal, index, SUMMARY_CALL, kind=SummaryOutcome)
         if recorded is not None:
             return recorded
-        await journal.start(
-            [CallStarted(run.turn_id, index, SUMMARY_CALL, digest_of(due), agent=agent_in_journal(wanted.path))]
+        started = await start_model_call(
+            journal, CallStarted(run.turn_id, index, SUMMARY_CALL, digest_of(due), agent=agent_in_journal(wanted.path))
         )
-        call = RetriedModelCall(journal, wanted, model=view.summarise, limits=owner.declaration.limits)
+        if isinstance(started, CallDenied):
+            return started
+        limits, until = owner.declaration.limits, started.until
+        call = RetriedModelCall(journal, wanted, model=view.summarise, limits=limits, until=until)
         try:
             reply = await call.answer(lambda: _call_summariser(view, due, f"the summary of {run.caller(owner.path)}"))
         except NoModelAnswer as error:
-            raise call_failure(self._journal, index, TurnFailure("summary_error", str(error))) from error
+            if error.denied is not None:
+                return CallDenied(error.denied.denied, error.denied.answer)
+            raise call_failure(journal, index, TurnFailure("summary_error", str(error)), kind=error.failure) from error
         try:
             summary = view.summary_of(messages, reply.text, format_member_path(owner.path))
             check_json(summary.text)
@@ -138,7 +158,7 @@ class EffectHandler:
         except Exception as error:
             detail = str(error) if isinstance(error, Malformed) else describe_error(error)
             raise call_failure(self._journal, index, TurnFailure("summary_error", detail)) from error
-        journal.keep(EV_CALL_FINISHED, CallFinished(run.turn_id, index, result))
+        journal.keep(EV_CALL_FINISHED, finished_call(journal, index, result, usage=reply.usage))
         return made
 
     async def _system_prompt(self, member: Member, shown: Sequence[Message]) -> str:
@@ -150,18 +170,20 @@ class EffectHandler:
 
     # User-defined steps
 
-    async def _run_step(self, wanted: RunStep) -> StepChanges:
+    async def _run_step(self, wanted: RunStep) -> StepChanges | CallDenied:
         journal = self._journal
         if not wanted.waits:
             await journal.claim()
             return await self._step_changes(wanted)
         name, path = f"{STEP_CALL_PREFIX}{wanted.name}", wanted.progress.path
-        recorded = journal.recorded(wanted.index, name, StepChanges)
+        recorded = recorded_result(journal, wanted.index, name, kind=StepChanges)
         if recorded is not None:
             return recorded
-        await journal.start(
-            [CallStarted(journal.turn_id, wanted.index, name, digest_of(name), agent=agent_in_journal(path))]
+        started = await start_model_call(
+            journal, CallStarted(journal.turn_id, wanted.index, name, digest_of(name), agent=agent_in_journal(path))
         )
+        if isinstance(started, CallDenied):
+            return started
         try:
             changes = await self._step_changes(wanted)
             check_json(plain_data(changes))

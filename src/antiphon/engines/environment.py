@@ -35,9 +35,11 @@ from antiphon.core.execution_events import EV_CALL_FINISHED
 from antiphon.core.state import Turn
 from antiphon.core.views import Message
 from antiphon.engines.engine import Attempt, ResumeLimit
+from antiphon.engines.run_ledgers import RunLedgers
 from antiphon.engines.tracing import TurnTrace
 from antiphon.hub.clock import Clock, TimerQueue
 from antiphon.hub.feed import Feed
+from antiphon.hub.ledgers import Ledgers
 from antiphon.hub.live import Channels, LiveChannel
 from antiphon.hub.system_channels import Audit
 
@@ -259,6 +261,7 @@ class TurnEnvironment(msgspec.Struct, frozen=True):
     limit: ResumeLimit
     definitions: AgentDefinitions
     screen: AnswerScreen
+    ledgers: Ledgers
 
 
 @dataclass(eq=False)
@@ -294,6 +297,10 @@ class TurnRun:
     def __post_init__(self) -> None:
         self.state = self.live.state
         """The channel as it was when the loop began, as tools see it."""
+        environment = self.environment
+        self.ledgers = RunLedgers(
+            environment.ledgers, self.live, self.state.run_id, environment.clock, environment.new_id
+        )
 
     async def read_history(self, named: bool) -> History:
         """The messages of the channel before the turn, with names or without."""

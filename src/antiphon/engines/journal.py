@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,26 +25,28 @@ from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.events import EV_AGENT_WARNED, EV_TASK_STARTED
 from antiphon.core.execution_events import (
+    EV_APPROVAL_REQUESTED,
     EV_CALL_CONFLICTED,
     EV_CALL_DOUBTED,
     EV_CALL_FAILED,
-    EV_CALL_FINISHED,
     EV_CALL_RETRIED,
     EV_CALL_STARTED,
+    ApprovalRequested,
     CallConflicted,
     CallFailed,
     CallFinished,
+    CallRetried,
     CallStarted,
+    FailureClass,
 )
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import Turn
 from antiphon.core.step import Admitted, turn_audience
 from antiphon.core.turns import (
-    EMPTY_CALL_RECORD,
     FENCED,
-    CallRecord,
-    Journal,
+    OUTCOME_TYPES,
     JournalBatch,
+    RecordedCalls,
     TurnClaim,
     TurnEnding,
     TurnFailure,
@@ -63,9 +65,10 @@ logger = logging.getLogger("antiphon.engine")
 
 T = TypeVar("T", bound=CallOutcome)
 
+NO_DENIALS: Mapping[int, Deny] = {}
 STORE_RETRY_SECONDS = 1.0
 RELEASE_ATTEMPTS = 3
-OUTCOME_TYPES = frozenset({EV_CALL_FINISHED, EV_CALL_FAILED})
+PUBLIC_ENTRY_TYPES = frozenset({EV_CALL_DOUBTED, EV_APPROVAL_REQUESTED})
 ERROR_TEXT_FIELDS = {
     EV_CALL_FAILED: "error",
     EV_CALL_RETRIED: "error",
@@ -89,6 +92,10 @@ class TurnFailedError(Exception):
 
 class CallInDoubt(Exception):
     """A person must settle a call first. That is recorded."""
+
+
+class AwaitsApproval(Exception):
+    """A person must decide first whether a call may leave. That is recorded."""
 
 
 class EngineStopping(Exception):
@@ -117,46 +124,23 @@ class TurnJournal:
         """The batch last offered to the store behind the claim, with its ids: it may be recorded."""
         self.active = ""
         """The active agent of a team, to whom a failure is recorded; "" without a team."""
-        self.resumed = False
-        """Whether an earlier attempt at the turn has recorded calls."""
+        self.calls = RecordedCalls()
         self._pending: list[Envelope] = []
-        self._journal: Journal = {}
         self._warned: set[tuple[str, str]] = set()
         self.given_tasks: set[str] = set()
         """The tasks that the turn has given, in earlier attempts too."""
 
-    # Reading
-
     async def load(self) -> None:
         """Read what earlier attempts at the turn have recorded."""
         entries = await read_entries(self.run.live, self.run.turn)
-        self._journal = journal_of(entries, self.turn_id)
-        self.resumed = bool(self._journal)
+        self.calls.load(journal_of(entries, self.turn_id))
         self._warned = warnings_in(entries, self.turn_id)
         started = _hub_data(entries, EV_TASK_STARTED, self.turn_id)
         self.given_tasks = {str(each.get("task")) for each in started}
 
-    def call_record(self, index: int) -> CallRecord:
-        """The recorded state of the call at this position."""
-        return self._journal.get(index, EMPTY_CALL_RECORD)
-
-    def recorded(self, index: int, name: str, kind: type[T]) -> T | None:
-        """The recorded result of the call of this name at this position. Another call there is a conflict."""
-        entry = self.call_record(index)
-        if entry.started is not None and entry.started.name != name:
-            raise TurnFailedError("idempotency_conflict", f"call {index} was {entry.started.name}, and is {name} now")
-        # A recorded `CallFailed` of a model, summary or step has failed its turn: if the turn goes on, the call is made
-        # again. Tools differ, see `tool_calls`.
-        if not isinstance(entry.outcome, CallFinished):
-            return None
-        outcome = decode_outcome(entry.outcome.result)
-        if not isinstance(outcome, kind):
-            raise Malformed("malformed", f"call {index} is recorded as {type(outcome).__name__}, not {kind.__name__}")
-        return outcome
-
     def note_difference(self, index: int, digest: str) -> bool:
         """True if the request differs from the recorded one. Keeps a `call.conflicted` entry the first time."""
-        entry = self.call_record(index)
+        entry = self.calls.record(index)
         started = entry.started
         if started is None or started.digest == digest:
             return False
@@ -164,8 +148,6 @@ class TurnJournal:
             conflict = CallConflicted(self.turn_id, index, started.name, started.digest, digest)
             self.keep(EV_CALL_CONFLICTED, conflict)
         return True
-
-    # Writing
 
     def keep(self, event_type: str, event: msgspec.Struct) -> None:
         """Write this together with the next write."""
@@ -183,11 +165,34 @@ class TurnJournal:
         if not self.claimed:
             await self._write()
 
-    async def start(self, calls: Iterable[CallStarted]) -> None:
-        """Record that these calls are about to leave. They are on disk when this returns."""
+    async def start(self, *calls: CallStarted, requests: Sequence[ApprovalRequested] = ()) -> None:
+        """Record that these calls are about to leave. They are on disk when this returns.
+
+        Guards may deny or change them, or have a person asked; `calls` holds then what is recorded of each. `requests`
+        are calls that a person is asked about, unless they are denied.
+        """
         if self.run.attempt.stopping.is_set():
             raise EngineStopping
-        await self.write(EV_CALL_STARTED, *calls)
+        guards = self.run.live.ruleset.calls
+        drafts = [self._draft_entry(EV_CALL_STARTED, call) for call in calls]
+        drafts += [self._draft_entry(EV_APPROVAL_REQUESTED, request) for request in requests]
+        # Before they wait for the write: a call that was cut off here must not be recorded as one in flight.
+        denials = await self.run.ledgers.ask(drafts) if guards.sharing else {}
+        self._pending += drafts
+        await self._write(denials=denials)
+        if guards.asked or requests:
+            self.calls.add(self.planned, self.turn_id)
+
+    async def retry(self, retried: CallRetried) -> CallFailed | None:
+        """Record that a call is about to be retried. Returns its denial, if a guard denies the retry."""
+        guards = self.run.live.ruleset.calls
+        draft = self._draft_entry(EV_CALL_RETRIED, retried)
+        denials = await self.run.ledgers.ask([draft]) if guards.sharing else {}
+        self._pending.append(draft)
+        await self._write(denials=denials)
+        if guards.asked:
+            self.calls.add(self.planned, self.turn_id)
+        return self.calls.denial(retried.index)
 
     async def write(self, event_type: str = "", *events: msgspec.Struct) -> None:
         """Write these, and what was kept, if there is anything. They are on disk when this returns."""
@@ -228,10 +233,15 @@ class TurnJournal:
                 if not left:
                     raise
 
-    async def _write(self, ending: TurnEnding | TurnFailure | None = None) -> None:
-        """Have the kept entries recorded, and the end of the turn, if it ends with them."""
+    async def _write(
+        self, ending: TurnEnding | TurnFailure | None = None, denials: Mapping[int, Deny] = NO_DENIALS
+    ) -> None:
+        """Have the kept entries recorded, and the end of the turn, if it ends with them.
+
+        `denials` are the calls among them that a ledger keeps back.
+        """
         run, clock = self.run, self.run.environment.clock
-        work, self._pending = JournalBatch(self.turn_claim, tuple(self._pending)), []
+        work, self._pending = JournalBatch(self.turn_claim, tuple(self._pending), denials), []
         self.planned = ()
         try:
             while True:
@@ -257,14 +267,16 @@ class TurnJournal:
         self.claimed = True
         if any(entry.event_type in OUTCOME_TYPES for entry in work.entries):
             run.progressed()
+        if run.live.ruleset.calls.sharing:
+            await run.ledgers.settle(self.planned)
 
     def _draft_entry(self, event_type: str, event: msgspec.Struct) -> Envelope:
         data, turn = data_of(event), self.run.turn
         error = data.get(ERROR_TEXT_FIELDS.get(event_type, ""))
         if isinstance(error, str):
             data[ERROR_TEXT_FIELDS[event_type]] = redact_text(error)
-        # A person must hear of a doubt; everything else in a journal is for operators.
-        audience = turn_audience(turn) if event_type == EV_CALL_DOUBTED else [OPERATORS]
+        # A person must hear of what waits for one; everything else in a journal is for operators.
+        audience = turn_audience(turn) if event_type in PUBLIC_ENTRY_TYPES else [OPERATORS]
         return Envelope("", "", HUB, audience, event_type, data, turn.cause)
 
     def _is_ours(self, fold: Fold) -> bool:
@@ -324,6 +336,21 @@ class _ReleaseTurn:
         return planned
 
 
+def recorded_result(journal: TurnJournal, index: int, name: str, *, kind: type[T]) -> T | None:
+    """The recorded result of the call of this name at this position. Another call there is a conflict."""
+    entry = journal.calls.record(index)
+    if entry.started is not None and entry.started.name != name:
+        raise TurnFailedError("idempotency_conflict", f"call {index} was {entry.started.name}, and is {name} now")
+    # A recorded `CallFailed` of a model, summary or step has failed its turn: if the turn goes on, the call is made
+    # again. Tools differ, see `prepared_calls`.
+    if not isinstance(entry.outcome, CallFinished):
+        return None
+    outcome = decode_outcome(entry.outcome.result)
+    if not isinstance(outcome, kind):
+        raise Malformed("malformed", f"call {index} is recorded as {type(outcome).__name__}, not {kind.__name__}")
+    return outcome
+
+
 def recordable_data(made: msgspec.Struct, subject: str) -> Json:
     """A struct as the journal holds it; `Malformed` if it is too large."""
     size = len(to_json(made))
@@ -332,9 +359,13 @@ def recordable_data(made: msgspec.Struct, subject: str) -> Json:
     return plain_data(made)
 
 
-def call_failure(journal: TurnJournal, index: int, failure: TurnFailure) -> TurnFailedError:
+def call_failure(
+    journal: TurnJournal, index: int, failure: TurnFailure, *, kind: FailureClass = "error"
+) -> TurnFailedError:
     """The failure of a turn by the failure of one of its calls, which is kept for the journal."""
-    journal.keep(EV_CALL_FAILED, CallFailed(journal.turn_id, index, failure.detail))
+    guarded = journal.run.live.ruleset.calls.asked
+    failed = CallFailed(journal.turn_id, index, failure.detail, failure=kind if guarded else "")
+    journal.keep(EV_CALL_FAILED, failed)
     return TurnFailedError(failure.reason, failure.detail)
 
 

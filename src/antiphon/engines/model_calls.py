@@ -19,26 +19,35 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from antiphon.agents.call_results import Reply, Thinking, one_reply
+from antiphon.agents.call_results import Reply, Thinking, Usage, one_reply
 from antiphon.agents.messages import NoticesResume, Request, StreamsReply, ToolSpec
-from antiphon.agents.progress import AskModel, PreparePrompt
+from antiphon.agents.progress import AskModel, CallDenied, PreparePrompt
 from antiphon.agents.team import Limits, Member
 from antiphon.core.codec import Malformed, as_type, check_json, digest_of, encode_sorted
 from antiphon.core.envelope import NEVER, Instant, Json, add_seconds, seconds_between
 from antiphon.core.errors import ModelUnavailable, ReplyMalformed
-from antiphon.core.execution_events import EV_CALL_FINISHED, EV_CALL_RETRIED, CallFinished, CallRetried, CallStarted
+from antiphon.core.execution_events import (
+    EV_CALL_FINISHED,
+    CallFailed,
+    CallFinished,
+    CallRetried,
+    CallStarted,
+    FailureClass,
+)
 from antiphon.core.text import describe_error
 from antiphon.core.turns import TurnFailure
 from antiphon.engines.journal import (
+    AwaitsApproval,
     EngineStopping,
     TurnFailedError,
     TurnJournal,
     agent_in_journal,
     call_failure,
     recordable_data,
+    recorded_result,
 )
 from antiphon.engines.user_code import run_contained
-from antiphon.hub.clock import DeadlineExceeded, steady_now
+from antiphon.hub.clock import DeadlineExceeded, shorter_time, steady_now
 from antiphon.hub.feed import Signal
 
 T = TypeVar("T")
@@ -56,35 +65,68 @@ MAX_RETRY_ERROR_CHARS = 200
 """How many characters of an error are recorded with each attempt. The last error is recorded in full."""
 
 
-async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply:
+async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenied:
     """The recorded reply, or the model's: recorded as started before it is asked, and kept before it is returned."""
     digest = digest_of_request(wanted.request)
-    recorded = journal.recorded(wanted.index, MODEL_CALL, Reply)
+    recorded = recorded_result(journal, wanted.index, MODEL_CALL, kind=Reply)
     if recorded is not None:
         journal.note_difference(wanted.index, digest)
         return recorded
     run, member = journal.run, journal.run.team.members[wanted.path]
     _check_tools_callable(journal, member)
-    await journal.start(
-        [CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent_in_journal(wanted.path))]
+    started = await start_model_call(
+        journal, CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent_in_journal(wanted.path))
     )
+    if isinstance(started, CallDenied):
+        return started
     model, name = member.declaration.model, f"the model of {run.caller(wanted.path)}"
-    call = RetriedModelCall(journal, wanted, model=model, limits=member.declaration.limits)
+    call = RetriedModelCall(journal, wanted, model=model, limits=member.declaration.limits, until=started.until)
     try:
         answer = await call.answer(lambda: run_contained(lambda: _stream_or_ask(call, wanted, member), name, model))
     except NoModelAnswer as error:
+        if error.denied is not None:
+            return CallDenied(error.denied.denied, error.denied.answer)
         reason = "model_timeout" if error.timed_out else "model_error"
-        raise call_failure(journal, wanted.index, TurnFailure(reason, str(error))) from error
+        raise call_failure(journal, wanted.index, TurnFailure(reason, str(error)), kind=error.failure) from error
     try:
         result = _recordable_reply(answer)
         reply = as_type(result, Reply)
     except Malformed as error:
         failure = TurnFailure("model_error", f"its reply cannot be recorded: {error}")
-        raise call_failure(journal, wanted.index, failure) from error
+        raise call_failure(journal, wanted.index, failure, kind="schema") from error
     except Exception as error:
         raise call_failure(journal, wanted.index, TurnFailure("model_error", describe_error(error))) from error
-    journal.keep(EV_CALL_FINISHED, CallFinished(journal.turn_id, wanted.index, result))
+    finished = finished_call(journal, wanted.index, result, usage=reply.usage)
+    output = run.team.output_at(wanted.path) if run.live.ruleset.calls.asked and not reply.calls else None
+    if output is not None and output.complaint(reply.text) is not None:
+        finished = msgspec.structs.replace(finished, failure="schema")
+    journal.keep(EV_CALL_FINISHED, finished)
     return reply
+
+
+def finished_call(journal: TurnJournal, index: int, result: Json, *, usage: Usage) -> CallFinished:
+    """The outcome of a model call, with what it has used if guards count that."""
+    if not journal.run.live.ruleset.calls.asked:
+        return CallFinished(journal.turn_id, index, result)
+    tokens = usage.input_tokens + usage.output_tokens
+    return CallFinished(journal.turn_id, index, result, cost=usage.cost or 0, tokens=tokens)
+
+
+async def start_model_call(journal: TurnJournal, call: CallStarted) -> CallStarted | CallDenied:
+    """The call as guards let it leave, recorded; or its denial, also one that is recorded."""
+    denial = journal.calls.denial(call.index)
+    if denial is None:
+        if journal.calls.awaits_approval(call.index):
+            raise AwaitsApproval(call.name)
+        approved = journal.calls.record(call.index).approved
+        if approved is not None:
+            call = msgspec.structs.replace(call, approved=approved.by)
+        await journal.start(call)
+        if journal.calls.awaits_approval(call.index):
+            raise AwaitsApproval(call.name)
+        denial = journal.calls.denial(call.index)
+        call = journal.calls.record(call.index).started or call
+    return call if denial is None else CallDenied(denial.denied, denial.answer)
 
 
 def digest_of_request(request: Request) -> str:
@@ -122,7 +164,7 @@ async def _stream_or_ask(call: RetriedModelCall, wanted: AskModel, member: Membe
     """The model's answer; streamed, if the model can stream and the channel has subscribers of tokens."""
     journal, run, model = call.journal, call.journal.run, member.declaration.model
     feed, capable = run.environment.feed, cast("object", model)
-    if journal.resumed and isinstance(capable, NoticesResume):
+    if journal.calls.resumed and isinstance(capable, NoticesResume):
         capable.turn_resumed(run.turn_id)
     if not feed.has_token_subscribers(run.channel_id) or not isinstance(capable, StreamsReply):
         answer: object = model(wanted.request)
@@ -169,19 +211,35 @@ def _recordable_reply(reply: Reply) -> Json:
 class NoModelAnswer(Exception):
     """A model has not answered, and is not asked again; the message says why."""
 
-    def __init__(self, detail: str, *, timed_out: bool = False) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        timed_out: bool = False,
+        unavailable: bool = False,
+        denied: CallFailed | None = None,
+    ) -> None:
         super().__init__(detail)
-        self.timed_out = timed_out
+        self.timed_out, self.denied = timed_out, denied
+        self.failure: FailureClass = "timeout" if timed_out else "transport" if unavailable else "error"
 
 
 class RetriedModelCall:
     """One call of a model, with its retries."""
 
     def __init__(
-        self, journal: TurnJournal, wanted: AskModel | PreparePrompt, *, model: object, limits: Limits
+        self,
+        journal: TurnJournal,
+        wanted: AskModel | PreparePrompt,
+        *,
+        model: object,
+        limits: Limits,
+        until: Instant = NEVER,
     ) -> None:
         self.journal, self._wanted, self._model, self._limits = journal, wanted, model, limits
-        self._attempt = journal.call_record(wanted.index).retries + 1
+        self._until = until
+        """When a guard has its time end; `NEVER` if none does."""
+        self._attempt = journal.calls.record(wanted.index).retries + 1
         """Counted from 1, and on from those before a crash."""
         self._deadline: Instant = NEVER
         self._clock, self._stopping = journal.run.environment.clock, journal.run.attempt.stopping
@@ -190,7 +248,7 @@ class RetriedModelCall:
 
     async def answer(self, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """The model's answer; `NoModelAnswer` if there is none, `EngineStopping` if the engine stops meanwhile."""
-        run, seconds = self.journal.run, self._limits.model_seconds
+        run, seconds = self.journal.run, shorter_time(self._clock, self._limits.model_seconds, self._until)
         async with run.environment.limit.model_slot(run.attempt.job, self._stopping) as may_ask:
             if not may_ask:
                 raise EngineStopping
@@ -223,10 +281,10 @@ class RetriedModelCall:
         """The seconds until the next attempt; `NoModelAnswer` if there is none."""
         if self.has_streamed:
             raise NoModelAnswer(
-                self._with_attempt_count(f"it broke off in mid-answer: {describe_error(error)}")
+                self._with_attempt_count(f"it broke off in mid-answer: {describe_error(error)}"), unavailable=True
             ) from error
         if self._attempt >= self._limits.model_attempts:
-            raise NoModelAnswer(self._with_attempt_count(describe_error(error))) from error
+            raise NoModelAnswer(self._with_attempt_count(describe_error(error)), unavailable=True) from error
         most = min(
             MAX_RETRY_DELAY_SECONDS, FIRST_RETRY_DELAY_SECONDS * 2 ** min(self._attempt - 1, MAX_RETRY_DOUBLINGS)
         )
@@ -235,7 +293,8 @@ class RetriedModelCall:
         left = self._seconds_left()
         if not isfinite(delay) or (left is not None and delay >= left - MIN_SECONDS_TO_RETRY):
             late = f"it could be asked again in {delay:g} seconds, which is too late"
-            raise NoModelAnswer(self._with_attempt_count(f"{describe_error(error)}; {late}")) from error
+            detail = self._with_attempt_count(f"{describe_error(error)}; {late}")
+            raise NoModelAnswer(detail, unavailable=True) from error
         return delay
 
     async def _wait(self, error: ModelUnavailable, delay: float) -> None:
@@ -243,8 +302,19 @@ class RetriedModelCall:
         clock, stopping = self._clock, self._stopping
         until = add_seconds(steady_now(clock), delay)
         why = describe_error(error)[:MAX_RETRY_ERROR_CHARS]
-        retried = CallRetried(self.journal.turn_id, self._wanted.index, self._attempt, why, delay, error.status)
-        await self.journal.write(EV_CALL_RETRIED, retried)
+        guarded = self.journal.run.live.ruleset.calls.asked
+        retried = CallRetried(
+            self.journal.turn_id,
+            self._wanted.index,
+            self._attempt,
+            why,
+            delay,
+            error.status,
+            failure="transport" if guarded else "",
+        )
+        denied = await self.journal.retry(retried)
+        if denied is not None:
+            raise NoModelAnswer(self._with_attempt_count(f"{why}; {denied.error}"), denied=denied) from error
         while not stopping.is_set() and (pause := seconds_between(steady_now(clock), until)) > 0:
             # A task of its own: `ManualClock.advance` waits for the tasks that it wakes, not for a bare await.
             await asyncio.create_task(clock.wait(stopping, add_seconds(clock.now(), pause)))

@@ -203,7 +203,7 @@ def _encode_json_text(value: object) -> str:
 
 
 def _text_result(text: str) -> ToolResult:
-    text = sanitize(text)
+    text = text if text.isascii() and "\0" not in text else sanitize(text)
     size = len(text.encode())
     if size > MAX_RESULT_BYTES:
         return failed_result(f"The result has {size} bytes; the limit is {MAX_RESULT_BYTES}. Ask for less at once.")

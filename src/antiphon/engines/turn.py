@@ -44,6 +44,7 @@ from antiphon.engines.effect_handler import EffectHandler
 from antiphon.engines.engine import Attempt, current_turn_key, running_turn, waits_for_nothing
 from antiphon.engines.environment import HistoryCache, TurnEnvironment, TurnRun
 from antiphon.engines.journal import (
+    AwaitsApproval,
     CallInDoubt,
     EngineStopping,
     TurnFailedError,
@@ -157,6 +158,10 @@ class TurnHandler:
             await self._drop_turn(journal, str(fenced))
         except CallInDoubt as doubt:
             self._leave_to_person(run, str(doubt))
+        except AwaitsApproval as waiting:
+            attempt.ending = True
+            await self._release_turn(journal)
+            self._leave_to_person(run, f"{waiting} waits for approval")
         except EngineStopping:
             await self._release_turn(journal)
         except Denied as denied:
@@ -186,7 +191,7 @@ class TurnHandler:
             return TurnFailure("too_large", str(error))
         except StepError as error:
             return TurnFailure("step_error", str(error))
-        except (StoreError, TurnFencedError, CallInDoubt, EngineStopping):
+        except (StoreError, TurnFencedError, CallInDoubt, AwaitsApproval, EngineStopping):
             raise  # no failure of the turn: it must stay above the clause for every other error
         except Exception as error:
             logger.exception("turn %s of %s failed", run.turn_id, run.channel_id)

@@ -49,6 +49,13 @@ BUILT_IN_GUARDS: dict[str, tuple[str, str]] = {
 TIER_GUARDS: tuple[str, ...] = ("hop_limit",)
 """The guards that every tier brings. What differs between tiers is said by each guard's `for_tier`."""
 
+LEDGER_GUARDS: dict[str, tuple[str, str]] = {
+    "spend": ("antiphon.guards.budget", "SpendLedger"),
+    "breakers": ("antiphon.guards.breaker", "BreakerLedger"),
+    "retries": ("antiphon.guards.retry_budget", "RetryLedger"),
+}
+"""The module and class of the guard of each ledger of a hub."""
+
 _registered_guards: dict[str, type[Guard]] = {}
 _loaded_guards: dict[str, type[Guard]] = {}
 
@@ -112,6 +119,15 @@ def guards_of(knobs: Json) -> list[Guard]:
         named = [guard.for_tier(tier) if isinstance(guard, ForTier) else guard for guard in named]
     order = {name: place for place, name in enumerate(BUILT_IN_GUARDS)}
     return sorted(named, key=lambda guard: order.get(guard.name, len(order)))
+
+
+def ledger_guards(knobs: Json) -> list[Guard]:
+    """The guards of a system channel with these knobs: that of a ledger, if it is one."""
+    name = knobs.get("ledger")
+    if not isinstance(name, str) or name not in LEDGER_GUARDS:
+        return []
+    module, kind = LEDGER_GUARDS[name]
+    return [getattr(import_module(module), kind)()]
 
 
 def hop_limit_of(knobs: Json) -> HopLimit:

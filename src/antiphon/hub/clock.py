@@ -114,6 +114,14 @@ MIN_TIMERS_TO_TIDY = 256
 """With fewer timers, cancelled ones are not worth removing."""
 
 
+def shorter_time(clock: Clock, seconds: float | None, until: Instant) -> float | None:
+    """The seconds that something may take, but not beyond an instant; None for no limit."""
+    if until == NEVER:
+        return seconds
+    left = max(0.0, seconds_between(clock.now(), until))
+    return left if seconds is None else min(seconds, left)
+
+
 class DeadlineExceeded(Exception):
     """A deadline has passed."""
 

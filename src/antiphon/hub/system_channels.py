@@ -54,19 +54,19 @@ from antiphon.store.paging import all_envelopes
 class SystemChannel:
     """One channel of the hub's own, made when it is first needed."""
 
-    def __init__(self, channel_id: str, channels: Channels) -> None:
-        self.channel_id = channel_id
+    def __init__(self, channel_id: str, channels: Channels, knobs: Json | None = None) -> None:
+        self.channel_id, self._knobs = channel_id, knobs or {}
         self._channels, self._new_id = channels, channels.deps.new_id
         self._current: LiveChannel | None = None
         self._lock = asyncio.Lock()
 
     async def say(self, event_type: str, data: Json) -> None:
         """Record something in the hub's name."""
-        await (await self._live()).submit(RecordDraft(hub_draft(event_type, data), self._new_id))
+        await (await self.current()).submit(RecordDraft(hub_draft(event_type, data), self._new_id))
 
     async def say_once(self, event_type: str, data: Json, envelope_id: str) -> None:
         """Record something in the hub's name under this id, unless the id is recorded already."""
-        live = await self._live()
+        live = await self.current()
         draft = replace(hub_draft(event_type, data), envelope_id=envelope_id)
         try:
             await live.submit(RecordDraft(draft, self._new_id), draft=draft)
@@ -93,7 +93,7 @@ class SystemChannel:
         for number in count(2):
             yield f"{self.channel_id}-{number}"
 
-    async def _live(self) -> LiveChannel:
+    async def current(self) -> LiveChannel:
         """The last of them, if it is sound; otherwise a new one."""
         async with self._lock:
             if self._current is None or self._current.damage is not None:
@@ -107,19 +107,20 @@ class SystemChannel:
             channel_id, last = next(names), live
         if last is not None and last.damage is None:
             return last
-        ruleset = self._channels.deps.ruleset_for("system", {})
-        return await self._channels.create(channel_id, ruleset, _OpenSystemChannel(self._new_id))
+        ruleset = self._channels.deps.ruleset_for("system", self._knobs)
+        return await self._channels.create(channel_id, ruleset, _OpenSystemChannel(self._knobs, self._new_id))
 
 
 class _OpenSystemChannel(msgspec.Struct, frozen=True):
     """Records the creation of a system channel, unless another caller has made it."""
 
+    knobs: Json
     new_id: IdSource
 
     def __call__(self, fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | None:
         if fold.state.sequence:
             return None
-        created = ChannelCreated(type="system", creator=HUB, participants=[])
+        created = ChannelCreated(type="system", creator=HUB, participants=[], knobs=self.knobs)
         return opening_batch(fold, created, (), ruleset=ruleset, at=at, new_id=self.new_id)
 
 

@@ -23,7 +23,7 @@ from antiphon.core.guard import Guard
 from antiphon.core.registry import accepts_arguments
 from antiphon.core.ruleset import Adapter, Expectation, Ruleset, Seats, TurnEnd
 from antiphon.core.text import describe, describe_error, explain_decode_error
-from antiphon.guards.named_guards import check_tier, guards_of
+from antiphon.guards.named_guards import check_tier, guards_of, ledger_guards
 from antiphon.guards.run_limits import HopLimit
 from antiphon.guards.standard_guards import (
     EXPECTATION_CLOCKS,
@@ -246,7 +246,7 @@ def make_ruleset(adapter: Adapter, guards: Sequence[Guard] = ()) -> Ruleset:
 def ruleset_for(channel_type: str, knobs: Json) -> Ruleset:
     """The ruleset of a channel of this type with these knobs."""
     if channel_type in SYSTEM_TYPES:
-        return make_ruleset(SystemAdapter(knobs), [Membership()])
+        return make_ruleset(SystemAdapter(knobs), [Membership(), *ledger_guards(knobs)])
     kind = find_adapter(channel_type)
     _check_knob_names(kind, knobs)
     named = guards_of(knobs)

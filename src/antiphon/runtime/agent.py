@@ -15,8 +15,8 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.loop import TURN_STOP_REASONS
 from antiphon.agents.messages import Model
+from antiphon.agents.progress import has_partial_answer
 from antiphon.agents.turn_channel import AgentReply
 from antiphon.core.envelope import Envelope, Json, derived_id
 from antiphon.core.errors import TurnFailed, UnknownChannel, UsageError
@@ -163,7 +163,7 @@ async def answer_of(channel: Channel, agent: Declaration, text: str, *, message_
         async for _, event in events:
             final = event if isinstance(event, FinalStateEvent) else None
     assert final is not None, "the last event is the final one"
-    if final.stopped is not None and final.stopped not in TURN_STOP_REASONS:
+    if final.stopped is not None and not has_partial_answer(final.stopped):
         raise TurnFailed(final.stopped, channel.channel_id, final.detail, agent=final.agent)
     return agent_reply_of(agent, turn_events.path, final)
 

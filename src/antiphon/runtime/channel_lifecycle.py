@@ -46,6 +46,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import ENDED_STATUSES, State
+from antiphon.core.state import TASK_KNOB as TASK_KNOB
 from antiphon.core.step import Admitted, first_words_draft, record_all, step
 from antiphon.core.text import describe, describe_error
 from antiphon.hub.live import LiveChannel
@@ -266,10 +267,6 @@ async def _was_open(live: LiveChannel) -> bool:
         if each.event_type == EV_CHANNEL_OPENED:
             return True
     return False
-
-
-TASK_KNOB = "task"
-"""The knob by which a channel knows from where a task was given."""
 
 
 def task_origin(knobs: Json) -> Json:

@@ -37,6 +37,7 @@ from antiphon.hub.admission import AdmissionPlan
 from antiphon.hub.channel_log import ChannelDeps
 from antiphon.hub.clock import Clock, Continuity, TimeOrderedIds
 from antiphon.hub.feed import Feed
+from antiphon.hub.ledgers import Ledgers
 from antiphon.hub.live import Channels, LiveChannel
 from antiphon.hub.system_channels import AUDIT_CHANNEL, Audit, Directory
 from antiphon.hub.timers import Timers
@@ -137,6 +138,7 @@ class HubCore:
         self.transports = Transports(self.channels, clock, self.new_id, spawn=self.spawn, closing=self.closing)
         self.ruleset_check_lock = asyncio.Lock()
         self.directory, self.audit = Directory(self.channels), Audit(self.channels, clock)
+        self.ledgers = Ledgers(self.channels)
         self.system_folds: dict[str, object] = {}
         """Folds of system channels that are not the hub's own, by channel, so that all users of a hub share one."""
         self.agents: dict[str, Declaration] = {}
@@ -204,6 +206,7 @@ class HubCore:
                 self._limit,
                 self.definitions,
                 self.hooks,
+                self.ledgers,
             )
             turns = TurnHandler(environment)
             self.forget = turns.forget

@@ -19,7 +19,7 @@ import msgspec
 
 from antiphon.agents.call_results import NO_USAGE, Usage
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.loop import TURN_STOP_REASONS
+from antiphon.agents.progress import has_partial_answer
 from antiphon.agents.turn_channel import AgentReply, DelegatedTask, DelegationReport
 from antiphon.core.envelope import Envelope, Json, add_seconds, derived_id
 from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable, TurnFailed, UnknownChannel, UsageError
@@ -297,7 +297,7 @@ def _assignment_of(task: DelegatedTask) -> TaskAssignment:
 
 
 def _has_answer(final: FinalStateEvent) -> bool:
-    return final.stopped is None or final.stopped in TURN_STOP_REASONS
+    return final.stopped is None or has_partial_answer(final.stopped)
 
 
 def _failure_reason(final: FinalStateEvent) -> str:

@@ -23,8 +23,7 @@ from typing import Protocol
 import msgspec
 
 from antiphon.agents.call_results import NO_USAGE, Reply, SummaryOutcome, ToolOutcome, ToolResult, Usage, decode_outcome
-from antiphon.agents.loop import INVALID_OUTPUT
-from antiphon.agents.progress import MemberPath
+from antiphon.agents.progress import INVALID_OUTPUT, MemberPath
 from antiphon.agents.team import AgentFields, parse_member_path
 from antiphon.agents.turn_channel import AgentReply
 from antiphon.core.codec import as_type

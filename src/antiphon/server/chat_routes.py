@@ -16,7 +16,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from antiphon.agents.loop import TURN_STOP_REASONS
+from antiphon.agents.progress import has_partial_answer
 from antiphon.core.codec import digest_of
 from antiphon.core.envelope import derived_id, to_datetime
 from antiphon.core.errors import TurnFailed
@@ -229,7 +229,7 @@ class ChatExchange(msgspec.Struct):
 
     def ended(self, final: FinalStateEvent, sequence: int, said: str) -> ChatNote:
         """Remember where the conversation stands; `TurnFailed` if there is no answer."""
-        if final.stopped is not None and final.stopped not in TURN_STOP_REASONS:
+        if final.stopped is not None and not has_partial_answer(final.stopped):
             raise TurnFailed(final.stopped, self.channel.channel_id, final.detail, agent=final.agent)
         note = self.answer.note(final)
         if not self.named:

@@ -1,0 +1,152 @@
+"""Tool calls before they leave: found in the journal, refused, or bound to their tool and permitted.
+
+Rule 1: a call that has a result in the journal is not made again. If the attempt asks for another call at its index,
+        the turn fails with `idempotency_conflict`.
+Rule 2: a call that left before is never refused: it may have an effect to account for.
+Rule 3: a call leaves with the arguments that its record has, which guards or a person may have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from antiphon.agents.call_results import ToolOutcome, ToolResult, Usage, decode_outcome
+from antiphon.agents.intents import TRANSFER_PREFIX
+from antiphon.agents.progress import CallTool
+from antiphon.agents.tool import BadArguments, Tool, bind_call, unknown_tool_result
+from antiphon.core.codec import Malformed, as_type, digest_of
+from antiphon.core.envelope import NEVER, Instant, Json, match_name
+from antiphon.core.execution_events import (
+    EV_CALL_FAILED,
+    EV_CALL_STARTED,
+    CallFailed,
+    CallFinished,
+    CallStarted,
+    FailureClass,
+)
+from antiphon.core.turns import idempotency_key
+from antiphon.engines.journal import TurnFailedError, TurnJournal, agent_in_journal
+from antiphon.hub.known_secrets import redact_text
+
+
+class PreparedCall(msgspec.Struct, frozen=True):
+    """A tool call that can leave."""
+
+    wanted: CallTool
+    tool: Tool
+    arguments: Json
+    key: str
+    in_flight: bool
+    """Whether it has left once before, and its result is unknown."""
+    until: Instant = NEVER
+    """When a guard has its time end; `NEVER` if none does."""
+
+
+def recorded_outcome(journal: TurnJournal, wanted: CallTool) -> ToolOutcome | None:
+    """The recorded result of this call. Another call in its place is a conflict, and nothing runs."""
+    entry = journal.calls.record(wanted.index)
+    if entry.started is not None and journal.note_difference(wanted.index, digest_of_call(wanted)):
+        detail = f"call {wanted.index} was {entry.started.name}, and is {wanted.call.name} with other arguments"
+        raise TurnFailedError("idempotency_conflict", detail)
+    match entry.outcome:
+        case CallFinished(result=result):
+            outcome = decode_outcome(result)
+            if not isinstance(outcome, ToolOutcome):
+                raise Malformed("malformed", f"call {wanted.index} is not recorded as the call of a tool")
+            return outcome
+        case CallFailed(error=error, usage=usage):
+            return ToolOutcome(ToolResult(error, failed=True, usage=as_type(usage, Usage)))
+        case None:
+            return None
+
+
+def refuse_beyond_limit(journal: TurnJournal, wanted: CallTool, place: int, *, count: int) -> ToolOutcome | None:
+    """The result of a call beyond the limit of one message; None if the call is within it.
+
+    A call that has left before is within it: it may have left under another limit, and has an effect to account for.
+    """
+    most = journal.run.team.limits.tool_calls
+    if place < most or journal.calls.record(wanted.index).started is not None:
+        return None
+    why = f"Not called: the message asks for {count} tools, and the limit is {most}; ask for the others next."
+    return _refuse_call(journal, wanted, ToolResult(why, failed=True))
+
+
+def prepare_call(journal: TurnJournal, wanted: CallTool) -> PreparedCall | ToolOutcome:
+    """The call, ready to leave; without such a tool or with wrong arguments, the result the model reads."""
+    run, name = journal.run, wanted.call.name
+    tools = run.team.members[wanted.path].tools
+    tool = tools.get(name) or _find_transfer_tool(name, tools)
+    if tool is None:
+        return _refuse_call(journal, wanted, unknown_tool_result(name, tools))
+    try:
+        arguments = bind_call(tool, wanted.call)
+    except BadArguments as error:
+        return _refuse_call(journal, wanted, ToolResult(redact_text(str(error)), failed=True), failure="schema")
+    key = idempotency_key(run.state, run.turn, wanted.index, tool=name, tenant=run.environment.tenant)
+    return PreparedCall(wanted, tool, arguments, key, journal.calls.record(wanted.index).in_flight)
+
+
+def _refuse_call(
+    journal: TurnJournal, wanted: CallTool, returned: ToolResult, *, failure: FailureClass = ""
+) -> ToolOutcome:
+    """The result of a call that cannot be made; one that has left before fails the turn instead."""
+    if journal.calls.record(wanted.index).in_flight:
+        detail = f"call {wanted.index} was under way when its process ended, and cannot be made now: {returned.text}"
+        raise TurnFailedError("call_lost", detail)
+    journal.keep(EV_CALL_STARTED, call_started(journal, wanted))
+    kind = count_failure(journal, failure)
+    journal.keep(EV_CALL_FAILED, CallFailed(journal.turn_id, wanted.index, returned.text, failure=kind))
+    return ToolOutcome(returned)
+
+
+def call_started(journal: TurnJournal, wanted: CallTool, key: str = "") -> CallStarted:
+    call, agent = wanted.call, agent_in_journal(wanted.path)
+    return CallStarted(journal.turn_id, wanted.index, call.name, digest_of_call(wanted), call.args, key, agent)
+
+
+def started_entry(journal: TurnJournal, ready: PreparedCall) -> CallStarted:
+    """The record of a call that leaves, with what a person has allowed, if one had to."""
+    started = call_started(journal, ready.wanted, ready.key)
+    approved = journal.calls.record(ready.wanted.index).approved
+    if approved is None:
+        return started
+    args = started.args if approved.args is None else approved.args
+    return msgspec.structs.replace(started, args=args, approved=approved.by)
+
+
+def permitted_call(journal: TurnJournal, ready: PreparedCall) -> PreparedCall | ToolOutcome | None:
+    """The call as guards let it leave, or its denial; None if a person is asked about it."""
+    index = ready.wanted.index
+    denial, started = journal.calls.denial(index), journal.calls.record(index).started
+    if denial is not None:
+        return ToolOutcome(ToolResult(denial.error, failed=True))
+    if journal.calls.awaits_approval(index):
+        return None
+    if started is None or started.args == ready.wanted.call.args:
+        return ready if started is None else msgspec.structs.replace(ready, until=started.until)
+    call = msgspec.structs.replace(ready.wanted.call, args=started.args or {})
+    return msgspec.structs.replace(ready, arguments=bind_call(ready.tool, call), until=started.until)
+
+
+def count_failure(journal: TurnJournal, failure: FailureClass) -> FailureClass:
+    """The class of a failure as it is recorded: only where guards count it."""
+    return failure if journal.run.live.ruleset.calls.asked else ""
+
+
+def _find_transfer_tool(name: str, tools: Mapping[str, Tool]) -> Tool | None:
+    """The tool that transfers to the agent in this name, in any case."""
+    found = match_name(name, [each for each in tools if each.startswith(TRANSFER_PREFIX)])
+    return None if found is None else tools[found]
+
+
+def digest_of_call(wanted: CallTool) -> str:
+    """The digest of a tool call."""
+    return digest_of([wanted.call.name, wanted.call.args])
+
+
+def awaits_settlement(ready: PreparedCall, returned: ToolResult) -> bool:
+    """Whether the result of a call waits until it is decided which handoff counts."""
+    return returned.target is not None and ready.tool.idempotency != "unsafe"

@@ -1,0 +1,104 @@
+"""The calls of a turn in the ledgers that they are counted in: asked before a call leaves, settled by its outcome.
+
+Rule 1: first the guards of the channel are asked, with nothing recorded; then the ledgers; then the call is recorded,
+        for which the guards are asked again. A call that is denied at last is settled with what it cost: nothing.
+Rule 2: a ledger that cannot be asked now is asked again: without its word no call leaves.
+Rule 3: an outcome whose settlement is lost, because the process ends between the two, stays booked in full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from antiphon.core.envelope import Envelope, IdSource, add_seconds
+from antiphon.core.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from antiphon.core.event_data import Deny
+from antiphon.core.execution_events import DEPARTURE_TYPES, EV_CALL_RETRIED
+from antiphon.core.guard import LedgerEntry
+from antiphon.core.step import stamp_draft
+from antiphon.core.turns import OUTCOME_TYPES, call_position
+from antiphon.hub.clock import Clock
+from antiphon.hub.ledgers import RUN_LEDGER, Ledgers
+from antiphon.hub.live import LiveChannel
+
+logger = logging.getLogger("antiphon.engine")
+
+LEDGER_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class RunLedgers:
+    """The ledgers as the calls of one channel are counted in them."""
+
+    ledgers: Ledgers
+    live: LiveChannel
+    run: str
+    """The channel in which the run began."""
+    clock: Clock
+    new_id: IdSource
+
+    async def ask(self, entries: Iterable[Envelope]) -> dict[int, Deny]:
+        """Ask the ledgers about the calls among these entries that are to leave. Returns those that are kept back."""
+        entries = tuple(entries)
+        settled = {call_position(each) for each in entries if each.event_type in OUTCOME_TYPES}
+        leaving = [
+            each for each in entries if each.event_type in DEPARTURE_TYPES and call_position(each) not in settled
+        ]
+        denials: dict[int, Deny] = {}
+        for draft in leaving:
+            denial = await self.ask_about(draft)
+            if denial is not None:
+                denials[call_position(draft)[1]] = denial
+        return denials
+
+    async def ask_about(self, draft: Envelope) -> Deny | None:
+        """Why a ledger keeps this back; None if none does, or if a guard of the channel does already."""
+        live, guards = self.live, self.live.ruleset.calls
+        stamped = stamp_draft(draft, live.state, at=max(self.clock.now(), live.state.updated_at), new_id=self.new_id)
+        allowed = guards.permit(live.fold, stamped)
+        if not isinstance(allowed, Envelope):
+            return None
+        purpose = "retried" if draft.event_type == EV_CALL_RETRIED else "asked"
+        for place, entry in enumerate(guards.asks(live.fold, allowed)):
+            if entry.ledger == RUN_LEDGER and self.run == live.state.channel_id:
+                continue
+            denial = await self._offer(entry, self._key(draft, f"{purpose} {place}"))
+            if denial is not None:
+                return denial
+        return None
+
+    async def settle(self, recorded: Sequence[Envelope]) -> None:
+        """Offer the outcomes among these envelopes to the ledgers."""
+        guards = self.live.ruleset.calls
+        for outcome in recorded:
+            if outcome.event_type not in OUTCOME_TYPES:
+                continue
+            for place, entry in enumerate(guards.settles(self.live.fold, outcome)):
+                if entry.ledger != RUN_LEDGER or self.run != self.live.state.channel_id:
+                    await self._settle(entry, self._key(outcome, f"settled {place}"))
+
+    def _key(self, about: Envelope, purpose: str) -> str:
+        turn, index = call_position(about)
+        # The number of the attempt tells retries apart; everything else happens once to a call.
+        attempt = about.event_data.get("attempt", "")
+        return f"{self.live.state.channel_id} {turn} {index} {purpose} {attempt}"
+
+    async def _offer(self, entry: LedgerEntry, key: str) -> Deny | None:
+        while True:
+            try:
+                return await self.ledgers.offer(entry, run=self.run, key=key)
+            except (OutcomeUnknown, StoreUnavailable) as error:
+                logger.warning(
+                    "a call of %s waits for the ledger %r: %s", self.live.state.channel_id, entry.ledger, error
+                )
+                await self.clock.wait(asyncio.Event(), add_seconds(self.clock.now(), LEDGER_RETRY_SECONDS))
+
+    async def _settle(self, entry: LedgerEntry, key: str) -> None:
+        try:
+            await self.ledgers.offer(entry, run=self.run, key=key)
+        except StoreError as error:
+            where = f"{entry.ledger!r} for a call of {self.live.state.channel_id}"
+            logger.warning("the ledger %s is not settled, and what was reserved stays booked: %s", where, error)

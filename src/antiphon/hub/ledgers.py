@@ -1,0 +1,73 @@
+"""Ledgers: logs in which several channels count together, such as the spend of a run or of a hub.
+
+Rule 1: the guards of a ledger answer an offer inside the append that records what they say, so that calls which leave
+        at once, from several channels or hubs, cannot exceed together what they may not exceed alone.
+Rule 2: an offer is known by the call it is about. A repeated one is answered as the first was, and counted once.
+Rule 3: what a guard records nothing of costs no write.
+Rule 4: a ledger of the hub is a system channel. That of a run is the log of the channel in which the run began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from antiphon.core.envelope import Envelope, IdSource, Instant, derived_id
+from antiphon.core.errors import Denied
+from antiphon.core.event_data import Deny
+from antiphon.core.guard import LedgerEntry
+from antiphon.core.ruleset import Fold, Ruleset
+from antiphon.core.step import Admitted, fact_drafts, hub_draft, record_all, stamp_draft
+from antiphon.hub.live import Channels, LiveChannel
+from antiphon.hub.system_channels import SystemChannel
+from antiphon.store.records import SYSTEM_CHANNEL_PREFIX
+
+RUN_LEDGER = "run"
+
+
+class Ledgers:
+    """The ledgers of a hub."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._own: dict[str, SystemChannel] = {}
+
+    async def offer(self, entry: LedgerEntry, *, run: str, key: str) -> Deny | None:
+        """Offer an entry to its ledger; why the call it is about may not leave, if it may not.
+
+        `run` is the channel in which the run began. `key` names the call and what is offered about it.
+        """
+        live = await self._find(entry.ledger, run)
+        offer_id = derived_id(live.state.channel_id, key, entry.event_type)
+        draft = replace(hub_draft(entry.event_type, entry.data), envelope_id=offer_id)
+        try:
+            await live.submit(_RecordOffer(draft, self._channels.deps.new_id), draft=draft)
+        except Denied as denied:
+            # A conflict: the first offer under this id is recorded, with another time or price perhaps.
+            return None if denied.reason == "conflict" else Deny(denied.reason, denied.detail)
+        return None
+
+    async def _find(self, name: str, run: str) -> LiveChannel:
+        if name == RUN_LEDGER:
+            return await self._channels.get(run)
+        if name not in self._own:
+            self._own[name] = SystemChannel(f"{SYSTEM_CHANNEL_PREFIX}{name}", self._channels, knobs={"ledger": name})
+        return await self._own[name].current()
+
+
+@dataclass(frozen=True)
+class _RecordOffer:
+    """Plans what a ledger records of an offer: what its guards say, perhaps nothing."""
+
+    offer: Envelope
+    new_id: IdSource
+
+    def __call__(self, fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | Deny | None:
+        at = max(at, fold.state.updated_at)
+        answered = ruleset.calls.answer(fold, stamp_draft(self.offer, fold.state, at=at, new_id=self.new_id))
+        if isinstance(answered, Deny):
+            return answered
+        if not answered:
+            return None
+        first, *others = fact_drafts(answered, None)
+        drafts = (replace(first, envelope_id=self.offer.envelope_id), *others)
+        return record_all(fold, drafts, ruleset=ruleset, at=at, new_id=self.new_id)
