@@ -58,6 +58,7 @@ from antiphon.core.events import (
     EV_TASK_STARTED,
     EV_TEXT,
 )
+from antiphon.core.guard import ALLOW, Allow, Ask, Change, Deny, Guard, Permission, Verdict
 from antiphon.core.ruleset import Adapter, Expectation, Finding, Seats
 from antiphon.core.state import Assign, Close, Decision, State, Wait
 from antiphon.core.views import (
@@ -108,6 +109,8 @@ if TYPE_CHECKING:
     )
     from antiphon.core.transport import InboundMessage, OutboundReply
     from antiphon.core.verdicts import is_approved
+    from antiphon.guards.named_guards import Tier, register_guard
+    from antiphon.guards.run_limits import HopLimit
     from antiphon.hub.feed import Signal
     from antiphon.models.anthropic import AnthropicModel
     from antiphon.models.bridge import BridgedModel
@@ -155,6 +158,8 @@ _LATER = {
         "AgentsTarget AgentTarget RevertToInitiatorTarget RoundRobinTarget StayTarget "
         "TerminateTarget TransitionDecision TransitionTarget register_target"
     ),
+    "guards.named_guards": "Tier register_guard",
+    "guards.run_limits": "HopLimit",
     "hub.feed": "Signal",
     "models.anthropic": "AnthropicModel",
     "models.bridge": "BridgedModel",
@@ -186,169 +191,34 @@ _LATER = {
 }
 """What is loaded when it is first asked for: what runs things, and what steers workflows. The core is there at once."""
 
-__all__ = [
-    "DEFAULT_TOOLS",
-    "END",
-    "EV_CHANNEL_CLOSED",
-    "EV_CHANNEL_EXPIRED",
-    "EV_CHANNEL_INVITE",
-    "EV_CHANNEL_INVITE_ACK",
-    "EV_CHANNEL_INVITE_REJECT",
-    "EV_CHANNEL_OPENED",
-    "EV_CONTEXT_SET",
-    "EV_EXPECTATION_VIOLATED",
-    "EV_PACKET",
-    "EV_TASK_COMPLETED",
-    "EV_TASK_EXPIRED",
-    "EV_TASK_FAILED",
-    "EV_TASK_PROGRESS",
-    "EV_TASK_STARTED",
-    "EV_TEXT",
-    "NOT_DONE",
-    "AIMessageEvent",
-    "Adapter",
-    "Agent",
-    "AgentReply",
-    "AgentTarget",
-    "AgentsTarget",
-    "AllOf",
-    "Always",
-    "Answered",
-    "AnthropicModel",
-    "AntiphonError",
-    "AnyOf",
-    "Approval",
-    "Approved",
-    "Asked",
-    "Assign",
-    "BadName",
-    "BadUrl",
-    "BranchFailed",
-    "BridgedModel",
-    "Call",
-    "Channel",
-    "Close",
-    "Conflict",
-    "ContextEquals",
-    "ContextIn",
-    "ContextThreshold",
-    "ConversationPhase",
-    "ConversationPipeline",
-    "ConversationRouter",
-    "ConversationSetup",
-    "ConversationState",
-    "Decision",
-    "Denied",
-    "EngineError",
-    "Envelope",
-    "Erasure",
-    "Expectation",
-    "FinalStateEvent",
-    "Finding",
-    "Finish",
-    "FromSpeaker",
-    "FullTranscript",
-    "Handoff",
-    "HandoffHandler",
-    "HandoffMemoryProvider",
-    "HookEvent",
-    "HookExecution",
-    "HookResult",
-    "HookTrigger",
-    "Hub",
-    "IdReused",
-    "InboundMessage",
-    "Intent",
-    "Limits",
-    "LogCorrupt",
-    "MCPServer",
-    "Message",
-    "ModelError",
-    "ModelRefused",
-    "ModelUnavailable",
-    "NamedTranscript",
-    "NamedWindowedSummary",
-    "Not",
-    "Objected",
-    "Once",
-    "OpenAIModel",
-    "OutboundReply",
-    "OutcomeUnknown",
-    "Participant",
-    "PhaseTransition",
-    "PipelineStage",
-    "Priority",
-    "Progress",
-    "Reply",
-    "ReplyMalformed",
-    "Request",
-    "RevertToInitiatorTarget",
-    "RoundRobinTarget",
-    "RoutingConditions",
-    "RoutingRule",
-    "RulesInvalid",
-    "ScriptedModel",
-    "Seats",
-    "Signal",
-    "SlidingWindowMemory",
-    "SlowConsumer",
-    "SmtpTransport",
-    "State",
-    "StayTarget",
-    "Step",
-    "Steps",
-    "StoreError",
-    "StoreGone",
-    "StoreRefused",
-    "StoreUnavailable",
-    "SummarisedTranscript",
-    "TerminalTransport",
-    "TerminateTarget",
-    "TokenBudget",
-    "TokenEvent",
-    "TooLarge",
-    "ToolCalled",
-    "ToolResponseEvent",
-    "ToolSpec",
-    "ToolUsageEvent",
-    "Transition",
-    "TransitionCondition",
-    "TransitionDecision",
-    "TransitionGraph",
-    "TransitionTarget",
-    "TransportRefused",
-    "TransportUnavailable",
-    "TurnChannel",
-    "TurnFailed",
-    "UnknownApproval",
-    "UnknownChannel",
-    "UnknownParticipant",
-    "Usage",
-    "UsageError",
-    "Wait",
-    "WaitTimeout",
-    "WebhookTransport",
-    "WindowedSummary",
-    "calls",
-    "delegate",
-    "delete_context",
-    "get_conversation_state",
-    "is_approved",
-    "price_table",
-    "register_adapter",
-    "register_condition",
-    "register_predicate",
-    "register_target",
-    "review_loop",
-    "says",
-    "set_context",
-    "set_conversation_state",
-    "setup_handoff",
-    "supervised",
-    "swarm",
-    "tool",
-    "visible_to",
-]
+__all__: list[str] = []
+__all__ += ["ALLOW", "DEFAULT_TOOLS", "END", "EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE"]
+__all__ += ["EV_CHANNEL_INVITE_ACK", "EV_CHANNEL_INVITE_REJECT", "EV_CHANNEL_OPENED", "EV_CONTEXT_SET"]
+__all__ += ["EV_EXPECTATION_VIOLATED", "EV_PACKET", "EV_TASK_COMPLETED", "EV_TASK_EXPIRED", "EV_TASK_FAILED"]
+__all__ += ["EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT", "NOT_DONE", "AIMessageEvent", "Adapter", "Agent"]
+__all__ += ["AgentReply", "AgentTarget", "AgentsTarget", "AllOf", "Allow", "Always", "Answered", "AnthropicModel"]
+__all__ += ["AntiphonError", "AnyOf", "Approval", "Approved", "Ask", "Asked", "Assign", "BadName", "BadUrl"]
+__all__ += ["BranchFailed", "BridgedModel", "Call", "Change", "Channel", "Close", "Conflict", "ContextEquals"]
+__all__ += ["ContextIn", "ContextThreshold", "ConversationPhase", "ConversationPipeline", "ConversationRouter"]
+__all__ += ["ConversationSetup", "ConversationState", "Decision", "Denied", "Deny", "EngineError", "Envelope"]
+__all__ += ["Erasure", "Expectation", "FinalStateEvent", "Finding", "Finish", "FromSpeaker", "FullTranscript"]
+__all__ += ["Guard", "Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent", "HookExecution", "HookResult"]
+__all__ += ["HookTrigger", "HopLimit", "Hub", "IdReused", "InboundMessage", "Intent", "Limits", "LogCorrupt"]
+__all__ += ["MCPServer", "Message", "ModelError", "ModelRefused", "ModelUnavailable", "NamedTranscript"]
+__all__ += ["NamedWindowedSummary", "Not", "Objected", "Once", "OpenAIModel", "OutboundReply", "OutcomeUnknown"]
+__all__ += ["Participant", "Permission", "PhaseTransition", "PipelineStage", "Priority", "Progress", "Reply"]
+__all__ += ["ReplyMalformed", "Request", "RevertToInitiatorTarget", "RoundRobinTarget", "RoutingConditions"]
+__all__ += ["RoutingRule", "RulesInvalid", "ScriptedModel", "Seats", "Signal", "SlidingWindowMemory", "SlowConsumer"]
+__all__ += ["SmtpTransport", "State", "StayTarget", "Step", "Steps", "StoreError", "StoreGone", "StoreRefused"]
+__all__ += ["StoreUnavailable", "SummarisedTranscript", "TerminalTransport", "TerminateTarget", "Tier", "TokenBudget"]
+__all__ += ["TokenEvent", "TooLarge", "ToolCalled", "ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition"]
+__all__ += ["TransitionCondition", "TransitionDecision", "TransitionGraph", "TransitionTarget", "TransportRefused"]
+__all__ += ["TransportUnavailable", "TurnChannel", "TurnFailed", "UnknownApproval", "UnknownChannel"]
+__all__ += ["UnknownParticipant", "Usage", "UsageError", "Verdict", "Wait", "WaitTimeout", "WebhookTransport"]
+__all__ += ["WindowedSummary", "calls", "delegate", "delete_context", "get_conversation_state", "is_approved"]
+__all__ += ["price_table", "register_adapter", "register_condition", "register_guard", "register_predicate"]
+__all__ += ["register_target", "review_loop", "says", "set_context", "set_conversation_state", "setup_handoff"]
+__all__ += ["supervised", "swarm", "tool", "visible_to"]
 
 if not TYPE_CHECKING:  # a checker of types knows the names from above
 

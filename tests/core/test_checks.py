@@ -111,7 +111,7 @@ class Late:
 @pytest.mark.parametrize(
     ("guard", "complaint"),
     [
-        (Mute(), "mute has no opinion; it needs judge, review, due, or evolve and memory"),
+        (Mute(), "mute has no opinion; it needs one of: evolve, judge, permit"),
         (object(), "needs a name"),
         (Nameless(), "needs a name"),
         (Membership, "Membership'> is a class; give an instance of it"),

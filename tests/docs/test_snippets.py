@@ -21,6 +21,7 @@ import pytest
 from antiphon import Hub
 from antiphon.core.conditions import CONDITIONS
 from antiphon.core.targets import TARGETS
+from antiphon.guards import named_guards
 from antiphon.orchestration import catalogue
 from antiphon.orchestration.predicates import PREDICATES
 from tests.docs.pages import DOCS, PAGES, Snippet, named, snippets, text_of
@@ -88,6 +89,7 @@ def in_one_function(pieces: list[Snippet]) -> str:
 def test_page_runs_in_one_function(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(catalogue, "_registered_adapters", {})  # as in a program of its own
+    monkeypatch.setattr(named_guards, "_registered_guards", {})
     for names in (CONDITIONS, TARGETS):
         monkeypatch.setattr(names, "_registered", {})
     monkeypatch.setattr(PREDICATES, "_known", {})

@@ -21,9 +21,10 @@ from antiphon.agents.steps import Steps, check_steps
 from antiphon.agents.team import AgentFields, Limits, Member, StepsPatcher, Team
 from antiphon.agents.tool import BadArguments, Tool, as_tool, bind_arguments, tool
 from antiphon.agents.turn_channel import TurnChannel
-from antiphon.core.envelope import check_name
+from antiphon.core.envelope import Json, check_name
 from antiphon.core.errors import UsageError
 from antiphon.core.text import describe, describe_error
+from antiphon.guards.named_guards import guards_of, guards_to_data
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Declaration(AgentFields):
         self._set("without", tuple(self.without))
         self._set("shape", None if self.output is None else output_spec_of(self.output, self.name))
         self._set("transfer", transfer_tool(self))
+        self._set("own_channel_knobs", _own_channel_knobs(self))
         _check_tool_names(self)
         _check_agent_names(self)
         _check_omitted_defaults(self)
@@ -97,6 +99,15 @@ class Declaration(AgentFields):
         return check_steps(_call_patcher(self.patcher, steps, self.name), self.name)
 
 
+def _own_channel_knobs(agent: AgentFields) -> Json:
+    """The knobs of an agent's threads; `RulesInvalid` if its guards or its tier mean nothing."""
+    knobs: Json = {"guards": guards_to_data(agent.guards)} if agent.guards else {}
+    if agent.tier is not None:
+        knobs["tier"] = agent.tier
+    guards_of(knobs)
+    return knobs
+
+
 def is_agent(value: object) -> TypeGuard[Declaration]:
     """Whether this is an agent."""
     return isinstance(value, Declaration)
@@ -107,6 +118,7 @@ LIST_FIELDS: tuple[tuple[str, type | None, str], ...] = (
     ("agents", Declaration, "agents"),
     ("intents", Intent, "Intent('phrase', …)"),
     ("without", str, "names of default tools"),
+    ("guards", None, "guards"),
 )
 
 

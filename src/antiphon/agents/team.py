@@ -25,10 +25,11 @@ from antiphon.agents.output_spec import OutputSpec
 from antiphon.agents.progress import HANDOFF_IGNORED, HANDOFF_IMPOSSIBLE, TOO_MANY_HANDOFFS, MemberPath, SettledHandoffs
 from antiphon.agents.steps import Steps
 from antiphon.agents.tool import Tool
-from antiphon.core.envelope import match_name
+from antiphon.core.envelope import Json, match_name
 from antiphon.core.errors import UsageError
 from antiphon.core.text import describe
 from antiphon.core.views import Message, View
+from antiphon.guards.named_guards import Tier
 
 CURRENT_DATE_DEFAULT = "current_date"
 
@@ -108,6 +109,12 @@ class AgentFields:
     """The default tools that it does not have; `current_date` for the date in its prompt."""
     require_tools: bool | None = None
     """Whether a model that calls no tools is an error; None: only in the tier `regulated`."""
+    guards: Sequence[object] = field(default=(), hash=False)
+    """The guards of its own threads, as in the knob of a channel."""
+    tier: Tier | None = None
+    """The tier of its own threads."""
+    own_channel_knobs: Json = field(init=False, repr=False, compare=False)
+    """The knobs of its own threads."""
     toolbox: tuple[Tool, ...] = field(init=False, repr=False, compare=False)
     """The tools of its own, ready to be called."""
     transfer: Tool = field(init=False, repr=False, compare=False)

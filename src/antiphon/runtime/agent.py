@@ -18,6 +18,7 @@ from antiphon.agents.declaration import Declaration
 from antiphon.agents.messages import Model
 from antiphon.agents.progress import has_partial_answer
 from antiphon.agents.turn_channel import AgentReply
+from antiphon.core.codec import copy_json
 from antiphon.core.envelope import Envelope, Json, derived_id
 from antiphon.core.errors import TurnFailed, UnknownChannel, UsageError
 from antiphon.core.events import EV_HISTORY_IMPORTED, ChannelCreated, Seat
@@ -120,7 +121,8 @@ async def _find_or_create_channel(
     except UnknownChannel:
         seats = [Seat(speaker, core.directory.find(speaker).kind), Seat(agent.name, "agent")]
         active = {agent.name: before.active} if before.active else msgspec.UNSET
-        created = ChannelCreated("conversation", speaker, seats, context_vars=before.context_vars, active=active)
+        knobs = copy_json(agent.own_channel_knobs)
+        created = ChannelCreated("conversation", speaker, seats, knobs, context_vars=before.context_vars, active=active)
         return await create_channel(core, created, channel_id, before=before.drafts(speaker))
 
 

@@ -12,19 +12,21 @@ from antiphon.core.codec import Malformed, from_json, to_json
 from antiphon.core.creation import opening_batch
 from antiphon.core.envelope import Envelope, IdSource, Json
 from antiphon.core.errors import RulesInvalid
+from antiphon.core.event_data import data_of
 from antiphon.core.events import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, RESERVED_PREFIXES, ChannelCreated, FailedTurn, Seat
-from antiphon.core.guard import Deadline, Guard, Judges, Remembers, Reviews, Watches
+from antiphon.core.execution_events import EV_CALL_STARTED, CallStarted
+from antiphon.core.guard import Deadline, Guard
 from antiphon.core.ruleset import Adapter, AdapterTraits, Fold, Ruleset, SavedFold, restore_fold
 from antiphon.core.state import Decision
-from antiphon.core.step import Admitted, step
+from antiphon.core.step import Admitted, hub_draft, stamp_draft, step
 from antiphon.core.text import describe_error
+from antiphon.guards.named_guards import OPINIONS
 from antiphon.guards.standard_guards import Membership
 from antiphon.orchestration.adapters import SystemAdapter
 from antiphon.orchestration.catalogue import check_adapter_class, make_ruleset
 
 RULES_INSTANT = "2026-01-01T00:00:00.000000Z"
 PLAYED_ROUNDS = 12
-GUARD_PROTOCOLS = (Remembers, Judges, Reviews, Watches)
 PLAYED_EVENTS: tuple[tuple[str, Json], ...] = (
     (EV_TEXT, {"text": "hello"}),
     (EV_PACKET, {"body": "done", "routing": {}, "context_updates": {"set": {"a": 1}, "delete": []}}),
@@ -52,8 +54,8 @@ def check_guard(guard: Guard, participants: Sequence[str] = ("ann", "ben")) -> N
     """Fold and ask a guard over all kinds of envelopes: it never fails, repeats itself, and survives a snapshot."""
     assert not isinstance(guard, type), f"{guard!r} is a class; give an instance of it"
     assert isinstance(getattr(guard, "name", None), str), f"{guard!r} needs a name"
-    assert isinstance(guard, GUARD_PROTOCOLS), (
-        f"{guard.name} has no opinion; it needs judge, review, due, or evolve and memory"
+    assert any(callable(getattr(guard, opinion, None)) for opinion in OPINIONS), (
+        f"{guard.name} has no opinion; it needs one of: {', '.join(OPINIONS)}"
     )
     assert hasattr(guard, "evolve") == hasattr(guard, "memory"), (
         f"{guard.name} needs both evolve and memory, or neither"
@@ -87,6 +89,7 @@ def _play_channel(ruleset: Ruleset, ordered: bool, participants: Sequence[str]) 
             _check_deadline(ruleset, outcome.fold)
             _check_turns(outcome)
             _check_recovery(ruleset, outcome.fold, participants)
+            _check_permission(ruleset, outcome.fold)
         again = step(fold, draft, ruleset=ruleset, at=RULES_INSTANT, new_id=_numbered_ids())
         assert outcome == again, f"asked twice about {draft!r}, it gave {outcome!r} and {again!r}"
         fold = outcome.fold if isinstance(outcome, Admitted) else fold
@@ -120,6 +123,18 @@ def _check_recovery(ruleset: Ruleset, fold: Fold, participants: Sequence[str]) -
         decision, again = ruleset.recover(fold, failed), ruleset.recover(fold, failed)
         assert isinstance(decision, Decision), f"recover returned {decision!r}; return Assign, Wait or Close"
         assert decision == again, f"asked twice about a failed turn, it gave {decision!r} and {again!r}"
+
+
+def _check_permission(ruleset: Ruleset, fold: Fold) -> None:
+    """What a guard says of a call is a permission, the same each time."""
+    asked: tuple[tuple[str, Json | None], ...] = (("model", None), ("search", {"query": "tides"}))
+    for name, args in asked:
+        call = CallStarted("9/ann", 0, name, "0" * 64, args)
+        draft = stamp_draft(
+            hub_draft(EV_CALL_STARTED, data_of(call)), fold.state, at=RULES_INSTANT, new_id=_numbered_ids()
+        )
+        permission, again = ruleset.calls.permit(fold, draft), ruleset.calls.permit(fold, draft)
+        assert permission == again, f"asked twice about {draft!r}, it gave {permission!r} and {again!r}"
 
 
 def _check_turns(outcome: Admitted) -> None:
