@@ -16,14 +16,9 @@ from antiphon.core.guard import (
     Answers,
     Ask,
     Change,
-    Judges,
     LedgerEntry,
-    Notices,
     Permits,
-    Remembers,
-    Reviews,
     Shares,
-    Watches,
 )
 from antiphon.core.state import Fold, RelatedFact
 from antiphon.core.text import describe
@@ -57,17 +52,21 @@ def opinions_of(part: object) -> Opinions:
     known = _opinions_by_class.get(kind)
     if known is None:
         # A class that is renamed says in `recorded_as` what it was called: snapshots of before are still used.
+
+        def has(opinion: str) -> bool:
+            return callable(getattr(kind, opinion, None))  # a field of that name is no opinion
+
         name, version = getattr(kind, "recorded_as", kind.__qualname__), getattr(kind, "version", None)
         known = _opinions_by_class[kind] = Opinions(
-            isinstance(part, Remembers),
-            isinstance(part, Judges),
-            isinstance(part, Permits),
-            isinstance(part, Notices),
-            isinstance(part, Shares),
-            isinstance(part, Answers),
-            isinstance(part, Reviews),
-            isinstance(part, Watches),
-            f"{name}@{version}" if isinstance(version, int) else name,
+            remembers=hasattr(kind, "memory") and has("evolve"),
+            judges=has("judge"),
+            permits=has("permit"),
+            notices=has("notice"),
+            shares=has("ask") and has("settle"),
+            answers=has("answer"),
+            reviews=has("review"),
+            watches=has("due"),
+            recorded_as=f"{name}@{version}" if isinstance(version, int) else name,
         )
     return known
 

@@ -227,7 +227,7 @@ def _check_guard_class(guard: object) -> None:
         raise RulesInvalid(f"{describe(guard)} is no class; give the class of the guard, not an instance of it")
     if not isinstance(getattr(guard, "name", None), str):
         raise RulesInvalid(f"the guard {guard.__name__} has no name; give its class name: ClassVar[str]")
-    if not any(hasattr(guard, opinion) for opinion in OPINIONS):
+    if not any(callable(getattr(guard, opinion, None)) for opinion in OPINIONS):
         raise RulesInvalid(f"the guard {guard.__name__} has no opinion; give it one of: {', '.join(OPINIONS)}")
     for opinion, arguments in OPINIONS.items():
         _check_opinion(guard, opinion, arguments)
@@ -240,7 +240,7 @@ def _check_guard_class(guard: object) -> None:
 
 def _check_opinion(guard: type, opinion: str, arguments: tuple[str, ...]) -> None:
     method = getattr(guard, opinion, None)
-    if method is None:
+    if not callable(method):  # a field of that name is no opinion
         return
     if inspect.iscoroutinefunction(method):
         raise RulesInvalid(f"{opinion} of the guard {guard.__name__} is async; a guard waits for nothing")
