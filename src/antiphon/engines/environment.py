@@ -25,6 +25,7 @@ import msgspec
 from antiphon.agents.call_results import summary_in
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.history import History, ShownHistory
+from antiphon.agents.messages import Model
 from antiphon.agents.progress import MemberPath
 from antiphon.agents.team import Team
 from antiphon.agents.turn_channel import Delegates, TurnChannel
@@ -262,6 +263,8 @@ class TurnEnvironment(msgspec.Struct, frozen=True):
     definitions: AgentDefinitions
     screen: AnswerScreen
     ledgers: Ledgers
+    find_model: Callable[[str], Model]
+    """The model that a guard has chosen, by its name."""
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from antiphon.agents.call_results import Reply, Thinking, Usage, one_reply
-from antiphon.agents.messages import NoticesResume, Request, StreamsReply, ToolSpec
+from antiphon.agents.messages import Model, NoticesResume, Request, StreamsReply, ToolSpec
 from antiphon.agents.progress import AskModel, CallDenied, PreparePrompt
 from antiphon.agents.team import Limits, Member
 from antiphon.core.codec import Malformed, as_type, check_json, digest_of, encode_sorted
@@ -79,10 +79,13 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
     )
     if isinstance(started, CallDenied):
         return started
-    model, name = member.declaration.model, f"the model of {run.caller(wanted.path)}"
+    model = run.environment.find_model(started.via) if started.via else member.declaration.model
+    name = f"the model of {run.caller(wanted.path)}"
     call = RetriedModelCall(journal, wanted, model=model, limits=member.declaration.limits, until=started.until)
     try:
-        answer = await call.answer(lambda: run_contained(lambda: _stream_or_ask(call, wanted, member), name, model))
+        answer = await call.answer(
+            lambda: run_contained(lambda: _stream_or_ask(call, wanted, member, model=model), name, model)
+        )
     except NoModelAnswer as error:
         if error.denied is not None:
             return CallDenied(error.denied.denied, error.denied.answer)
@@ -160,9 +163,9 @@ def _check_tools_callable(journal: TurnJournal, member: Member) -> None:
     journal.warn("no_tool_calls", member.path, f"its model calls no tools; it does without: {tools}")
 
 
-async def _stream_or_ask(call: RetriedModelCall, wanted: AskModel, member: Member) -> Reply:
+async def _stream_or_ask(call: RetriedModelCall, wanted: AskModel, member: Member, *, model: Model) -> Reply:
     """The model's answer; streamed, if the model can stream and the channel has subscribers of tokens."""
-    journal, run, model = call.journal, call.journal.run, member.declaration.model
+    journal, run = call.journal, call.journal.run
     feed, capable = run.environment.feed, cast("object", model)
     if journal.calls.resumed and isinstance(capable, NoticesResume):
         capable.turn_resumed(run.turn_id)

@@ -45,7 +45,7 @@ from antiphon.orchestration.catalogue import ruleset_for
 from antiphon.runtime.conversation_defaults import ConversationDefaults
 from antiphon.runtime.dispatch import Dispatch
 from antiphon.runtime.hook_calls import Hooks
-from antiphon.runtime.model_lifecycle import close_models
+from antiphon.runtime.model_lifecycle import NamedModels, close_models
 from antiphon.runtime.outbox import Transports
 from antiphon.store.protocol import Store
 
@@ -138,7 +138,7 @@ class HubCore:
         self.transports = Transports(self.channels, clock, self.new_id, spawn=self.spawn, closing=self.closing)
         self.ruleset_check_lock = asyncio.Lock()
         self.directory, self.audit = Directory(self.channels), Audit(self.channels, clock)
-        self.ledgers = Ledgers(self.channels)
+        self.ledgers, self.models = Ledgers(self.channels), NamedModels()
         self.system_folds: dict[str, object] = {}
         """Folds of system channels that are not the hub's own, by channel, so that all users of a hub share one."""
         self.agents: dict[str, Declaration] = {}
@@ -207,6 +207,7 @@ class HubCore:
                 self.definitions,
                 self.hooks,
                 self.ledgers,
+                self.models.find,
             )
             turns = TurnHandler(environment)
             self.forget = turns.forget
@@ -238,6 +239,7 @@ class HubCore:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.channels.wait_idle()
             await close_models(self.definitions.all())
+            await self.models.close()
         finally:
             await self.store.close()
 

@@ -10,6 +10,7 @@ from typing import TypeVar, Unpack, cast, get_args
 import msgspec
 
 from antiphon.agents.declaration import Declaration
+from antiphon.agents.messages import Model
 from antiphon.core.envelope import HUB, Envelope, check_name
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.state import ChannelStatus
@@ -126,6 +127,15 @@ def transport(hub: Hub, name: str, **options: Unpack[TransportOptions]) -> None:
     hub.core.transports.register(name, options)
 
 
+def fallback_model(hub: Hub, name: str, model: Model) -> None:
+    """Make a model available by name to guards that choose another one, as `CircuitBreaker(fallback={"model": name})`.
+
+    Models of providers need not be added: `openai:gpt-5-mini` is known by its name.
+    """
+    hub.core.check_open()
+    hub.core.models.add(name, model)
+
+
 class Hub(msgspec.Struct, eq=False, weakref=True):
     """Registers participants, opens channels, and lets nothing acknowledged be lost."""
 
@@ -136,6 +146,7 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
     erase = erase
     hook = hook
     transport = transport
+    fallback_model = fallback_model
 
     @classmethod
     def open(
