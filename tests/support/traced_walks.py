@@ -35,25 +35,28 @@ async def trace_send(folder: Path) -> CallTrace:
 
 
 async def trace_turn(folder: Path) -> CallTrace:
-    """A message, an agent's turn with one tool call, and its answer read from the inbox of the sender."""
+    """A message, an agent's turn with one tool call, and its answer, which the sender reads.
+
+    It is read by a subscription: the position of an inbox is written by a thread of its own, at any time.
+    """
     model = ScriptedModel([calls("look_up", {"order": "7"}), says("On its way.")] * 2)
     with record_calls() as trace:
         async with Hub.open(f"sqlite:///{folder}/turn.db") as hub:
             ann = await hub.register("ann", kind="human")
             await hub.register(Agent("bob", model=model, tools=[look_up]))
             channel = await ann.open(type="conversation", target=["bob"])
-            inbox = ann.inbox()
+            log = hub.subscribe(channel.channel_id, participant="ann")
             await channel.send("Where is order 7?")
-            await _answer_of_bob(inbox)
+            await _answer_of_bob(log)
             trace.on()
             await channel.send("And now?")
-            await _answer_of_bob(inbox)
+            await _answer_of_bob(log)
             trace.off()
         return trace
 
 
-async def _answer_of_bob(inbox: AsyncIterator[Envelope]) -> None:
-    async for envelope in inbox:
+async def _answer_of_bob(log: AsyncIterator[Envelope]) -> None:
+    async for envelope in log:
         if envelope.sender_id == "bob" and envelope.event_type == EV_TEXT:
             return
 
