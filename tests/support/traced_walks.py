@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from antiphon import EV_TEXT, Agent, Envelope, Hub, tool
+from antiphon.runtime.subscriptions import follow_channel
 from antiphon.testing import ScriptedModel, calls, says
 from tests.support.call_trace import PACKAGE, CallTrace, record_calls
 
@@ -45,7 +46,8 @@ async def trace_turn(folder: Path) -> CallTrace:
             ann = await hub.register("ann", kind="human")
             await hub.register(Agent("bob", model=model, tools=[look_up]))
             channel = await ann.open(type="conversation", target=["bob"])
-            log = hub.subscribe(channel.channel_id, participant="ann")
+            live = await hub.core.live(channel.channel_id)
+            log = follow_channel(hub.core, live, reader="ann", after=0, max_lag=None)
             await channel.send("Where is order 7?")
             await _answer_of_bob(log)
             trace.on()
