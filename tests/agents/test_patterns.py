@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, ScriptedModel, UsageError
-from antiphon.agents.linear_regex import LinearPattern, TooMuchWork, WorkBudget
 from antiphon.agents.output_spec import output_spec_of
-from antiphon.agents.regex_syntax import BadPattern
+from antiphon.core.linear_regex import LinearPattern, TooMuchWork, WorkBudget
+from antiphon.core.regex_syntax import BadPattern
 
 
 def found(pattern: str, text: str) -> bool:

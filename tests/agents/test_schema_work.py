@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from antiphon import Agent, Hub, ScriptedModel
 from antiphon.agents.output_spec import output_spec_of
-from antiphon.agents.schema_keywords import CHECK_STEPS, CountedKeywords
-from antiphon.agents.schema_validation import expanded_size, is_deeper
 from antiphon.core.envelope import Json
+from antiphon.core.schema_keywords import CHECK_STEPS, CountedKeywords
+from antiphon.core.schema_validation import expanded_size, is_deeper
 
 INSTALLED = ["jsonschema", "jsonschema_rs", "both"]
 TOO_MUCH = f"checking it takes more than {CHECK_STEPS} steps"

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from antiphon import Agent, Hub, ScriptedModel, UsageError, tool
 from antiphon.agents import type_schemas
 from antiphon.agents.call_results import Call, Reply
-from antiphon.agents.linear_regex import is_linear_with_backtracking
 from antiphon.agents.output_spec import output_spec_of
 from antiphon.agents.tool import BadArguments, Tool, bind_arguments
 from antiphon.agents.type_schemas import without_patterns
+from antiphon.core.linear_regex import is_linear_with_backtracking
 
 Evil = Annotated[str, msgspec.Meta(pattern="^(a|a)*$")]
 """With backtracking, a text of 60 characters takes longer than there is time."""

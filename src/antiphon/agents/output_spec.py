@@ -14,13 +14,13 @@ from typing import cast
 
 import msgspec
 
-from antiphon.agents.linear_regex import TooMuchWork
-from antiphon.agents.schema_validation import AnswerFault, SchemaMisfit, build_schema_check, format_instance_path
 from antiphon.agents.signature import VisibleParameter
 from antiphon.agents.type_schemas import TextPatterns, decode_hook, schema_of, without_patterns
 from antiphon.core.codec import Malformed, check_json, copy_json, parse_json
 from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
+from antiphon.core.linear_regex import TooMuchWork
+from antiphon.core.schema_validation import AnswerFault, SchemaMisfit, build_schema_check, format_instance_path
 from antiphon.core.text import describe, describe_error, sanitize
 
 MAX_LISTED_FAULTS = 5

@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from antiphon.agents.call_results import EMPTY_ARGUMENTS, Call, ToolResult, failed_result
-from antiphon.agents.linear_regex import TooMuchWork
 from antiphon.agents.messages import ToolSpec
 from antiphon.agents.signature import (
     INJECT_IDEMPOTENCY_KEY,
@@ -42,6 +41,7 @@ from antiphon.agents.type_schemas import (
 from antiphon.core.codec import copy_json
 from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
+from antiphon.core.linear_regex import TooMuchWork
 from antiphon.core.text import MAX_ERROR_CHARS, describe, describe_error, explain_decode_error, sanitize
 
 P = ParamSpec("P")

@@ -21,12 +21,12 @@ from typing import Annotated, Union, cast, get_args, get_origin
 import msgspec
 from msgspec import inspect
 
-from antiphon.agents.linear_regex import LinearPattern, WorkBudget, is_linear_with_backtracking
-from antiphon.agents.regex_syntax import BadPattern
 from antiphon.agents.signature import NO_DEFAULT, VisibleParameter
 from antiphon.core.codec import check_json
 from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
+from antiphon.core.linear_regex import LinearPattern, WorkBudget, is_linear_with_backtracking
+from antiphon.core.regex_syntax import BadPattern
 from antiphon.core.text import describe, describe_error
 
 CONTAINER_TYPES = frozenset(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import chain, count
 from typing import NamedTuple
 
-from antiphon.agents.regex_syntax import (
+from antiphon.core.regex_syntax import (
     WORD_RANGES,
     BadPattern,
     PatternAssertion,

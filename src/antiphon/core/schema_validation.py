@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import NamedTuple, cast
 from urllib.parse import unquote
 
-from antiphon.agents.linear_regex import TooMuchWork
-from antiphon.agents.regex_syntax import BadPattern, PatternParser, UnsupportedPattern
-from antiphon.agents.schema_keywords import REFERENCE_KEYWORDS, CountedKeywords, SchemaError
 from antiphon.core.codec import MAX_JSON_DEPTH, count_values
 from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
+from antiphon.core.linear_regex import TooMuchWork
+from antiphon.core.regex_syntax import BadPattern, PatternParser, UnsupportedPattern
+from antiphon.core.schema_keywords import REFERENCE_KEYWORDS, CountedKeywords, SchemaError
 from antiphon.core.text import describe
 
 BOOLEAN_SCHEMA: list[object] = []

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Protocol, cast
 
-from antiphon.agents.linear_regex import LinearPattern, TooMuchWork, WorkBudget
 from antiphon.core.envelope import Json
+from antiphon.core.linear_regex import LinearPattern, TooMuchWork, WorkBudget
 
 JSONSCHEMA_RS_ADVICE = (
     'jsonschema-rs alone, and only if the schema does not refer to itself: pip install "antiphon[schema]"'
