@@ -156,18 +156,31 @@ class GateCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     ms: int = 0
 
 
-class GateChecked(msgspec.Struct, frozen=True, omit_defaults=True):
+class ValidationResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The verdict of a gate about a subject. It is never made again for the same subject."""
 
     gate: str
     side: Literal["pre", "post"]
+    """Whether the subject goes into a stage, or has come out of it."""
     verdict: Literal["pass", "fail"]
     checks: list[GateCheck] = msgspec.field(default_factory=list)
+    """Those of the gate, in their order. After the first that failed, the others are skipped."""
     failure_type: str = ""
+    """What the failure decision table calls it; "" if it passes."""
     confidence: float | None = None
     tau: float | None = None
+    """The confidence that the gate wants."""
     subject_digest: str = ""
     validator_versions: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "pass"
+
+    @property
+    def failed_check(self) -> GateCheck | None:
+        """The check because of which the subject does not pass."""
+        return next((check for check in self.checks if check.status in ("fail", "error")), None)
 
 
 class FailureDecided(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -178,6 +191,9 @@ class FailureDecided(msgspec.Struct, frozen=True, omit_defaults=True):
     row: str
     actions: list[str]
     counters: dict[str, int] = msgspec.field(default_factory=dict)
+    reason: str = ""
+    otherwise: list[str] = msgspec.field(default_factory=list)
+    """What is done if the actions cannot be."""
 
 
 class PolicyDenied(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -230,7 +246,7 @@ ProtectionEvent = (
     | DeadlineRebased
     | LimitReached
     | DeadlockDetected
-    | GateChecked
+    | ValidationResult
     | FailureDecided
     | PolicyDenied
     | RunCharged
@@ -247,7 +263,7 @@ PROTECTION_STRUCTS: dict[str, type[ProtectionEvent]] = {
     EV_DEADLINE_REBASED: DeadlineRebased,
     EV_LIMIT_REACHED: LimitReached,
     EV_DEADLOCK_DETECTED: DeadlockDetected,
-    EV_GATE_CHECKED: GateChecked,
+    EV_GATE_CHECKED: ValidationResult,
     EV_FAILURE_DECIDED: FailureDecided,
     EV_POLICY_DENIED: PolicyDenied,
     EV_POLICY_FAILED: PolicyDenied,
