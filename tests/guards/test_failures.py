@@ -1,4 +1,4 @@
-"""The failure decision table: all its inputs against a golden file, its cells one by one, and how failures are told apart.
+"""The failure decision table: all its inputs against a golden file, its cells, and how failures are told apart.
 
 To write the golden file anew: python -m tests.guards.test_failures
 """
