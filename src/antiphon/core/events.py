@@ -106,7 +106,9 @@ ASIDE_FIELD = "aside"
 of earlier versions also have it on imported history, which is an event of its own now."""
 ORIGINAL_FIELD = "original"
 """A field of speech that a hook has rewritten: the digest of what was sent, by which a repeated send is recognised."""
-HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD, *CONVERSATION_HUB_FIELDS)
+GATE_FIELD = "gated"
+"""A field of speech that a gate has replaced by its safe text: the verdict, without what was said."""
+HUB_FIELDS = (ASIDE_FIELD, ORIGINAL_FIELD, GATE_FIELD, *CONVERSATION_HUB_FIELDS)
 """Fields of speech that only the hub writes."""
 
 

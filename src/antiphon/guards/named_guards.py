@@ -40,6 +40,7 @@ BUILT_IN_GUARDS: dict[str, tuple[str, str]] = {
     "budget": ("antiphon.guards.budget", "Budget"),
     "cost_velocity": ("antiphon.guards.cost_velocity", "CostVelocityMonitor"),
     "policy": ("antiphon.guards.access_policy", "AccessPolicy"),
+    "gate": ("antiphon.guards.gate_guard", "GateGuard"),
     "breaker": ("antiphon.guards.breaker", "CircuitBreaker"),
     "retry_budget": ("antiphon.guards.retry_budget", "RetryBudget"),
     "loop": ("antiphon.guards.loops", "LoopDetector"),
