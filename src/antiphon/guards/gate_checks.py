@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from antiphon.core.codec import copy_json
-from antiphon.core.envelope import Json, spelling_advice
+from antiphon.core.envelope import Json
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.registry import MAX_RULE_NAME_CHARS, accepts_arguments
 from antiphon.core.text import describe
@@ -89,11 +89,8 @@ def find_check(name: object) -> RegisteredCheck:
     """The check of this name."""
     found = _checks.get(name) if isinstance(name, str) else None
     if found is None:
-        advice = spelling_advice(name, _checks) if isinstance(name, str) else ""
         known = f"there are: {', '.join(sorted(_checks))}" if _checks else "there are none yet"
-        raise RulesInvalid(
-            f"no check is called {describe(name)}; {advice or f'register it with register_check; {known}'}"
-        )
+        raise RulesInvalid(f"no check is called {describe(name)}; register it with register_check; {known}")
     return found
 
 

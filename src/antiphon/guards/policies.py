@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from antiphon.core.codec import copy_json
-from antiphon.core.envelope import Json, spelling_advice
+from antiphon.core.envelope import Json
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.registry import MAX_RULE_NAME_CHARS, accepts_arguments
 from antiphon.core.text import describe
@@ -86,11 +86,8 @@ def find_policy(name: object) -> Policy:
     """The policy of this name."""
     found = _policies.get(name) if isinstance(name, str) else None
     if found is None:
-        advice = spelling_advice(name, _policies) if isinstance(name, str) else ""
         known = f"there are: {', '.join(sorted(_policies))}" if _policies else "there are none yet"
-        raise RulesInvalid(
-            f"no policy is called {describe(name)}; {advice or f'register it with register_policy; {known}'}"
-        )
+        raise RulesInvalid(f"no policy is called {describe(name)}; register it with register_policy; {known}")
     return found
 
 
