@@ -14,7 +14,7 @@ import antiphon
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
 NOT_ON_IMPORT = {
-    *("anthropic", "click", "genai_prices", "httpx", "httpx2", "mcp", "openai", "opentelemetry"),
+    *("anthropic", "cedarpy", "click", "genai_prices", "httpx", "httpx2", "mcp", "openai", "opentelemetry"),
     *("pydantic", "pydantic_ai", "rich", "starlette", "uvicorn"),
 }
 IMPORT_SECONDS = 0.1

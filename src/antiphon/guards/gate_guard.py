@@ -22,7 +22,7 @@ from antiphon.core.event_data import data_of, original_digest
 from antiphon.core.events import EV_PACKET, EV_TEXT, GATE_FIELD, ORIGINAL_FIELD, SPEECH_TYPES
 from antiphon.core.execution_events import EV_CALL_STARTED
 from antiphon.core.guard import ALLOW, Change, Deny, Permission, Verdict
-from antiphon.core.protection_events import EV_GATE_CHECKED, ValidationResult
+from antiphon.core.protection_events import EV_GATE_CHECKED, GateCheck, ValidationResult
 from antiphon.core.state import RelatedFact, State
 from antiphon.core.text import describe
 from antiphon.guards.gates import Gate, GateSide, check_now
@@ -87,7 +87,17 @@ class GateGuard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         replaced = envelope.event_data.get(GATE_FIELD)
         if not isinstance(replaced, dict) or replaced.get("gate") != self.gate.name:
             return ()
-        return (_fact(replaced),) if self._concerns_speech(state, envelope) else ()
+        return (_fact(self._recorded(replaced)),) if self._concerns_speech(state, envelope) else ()
+
+    def _recorded(self, replaced: Json) -> Json:
+        """The verdict about a text that was replaced, as the field of the text tells it."""
+        check = GateCheck(str(replaced.get("check", "")), "fail", str(replaced.get("code", "")))
+        side, failure, gate = self._side, str(replaced.get("failure", "")), self.gate
+        return data_of(ValidationResult(gate.name, side, "fail", [check], failure, validator_versions=gate.versions))
+
+    @property
+    def _side(self) -> GateSide:
+        return "post" if self.applies_to == OUTPUT else "pre"
 
     def _concerns_speech(self, state: State, draft: Envelope) -> bool:
         if draft.event_type not in (EV_TEXT, EV_PACKET) or self.applies_to not in (INPUT, OUTPUT):
@@ -103,18 +113,17 @@ class GateGuard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             return None
         speaker = str(turn).partition("/")[2]
         return check_now(
-            self.gate, args, side="pre", context=_context_of(state, str(draft.event_data.get("agent") or speaker))
+            self.gate, args, side=self._side, context=_context_of(state, str(draft.event_data.get("agent") or speaker))
         )
 
     def _result_of(self, text: str, state: State, sender: str) -> ValidationResult:
-        side: GateSide = "pre" if self.applies_to == INPUT else "post"
         subject: object = text
         if self.gate.schema is not None or self.gate.required:
             try:
                 subject = parse_json(text)
             except Malformed:
                 subject = text  # which then does not fit, unless the schema is that of a text
-        return check_now(self.gate, subject, side=side, context=_context_of(state, sender))
+        return check_now(self.gate, subject, side=self._side, context=_context_of(state, sender))
 
 
 def _context_of(state: State, agent: str) -> Json:
@@ -137,7 +146,11 @@ def _denial_text(result: ValidationResult) -> str:
 
 def _with_safe_text(draft: Envelope, text: str, result: ValidationResult) -> Envelope:
     """The draft with the safe text. Context that the unsafe text came with is left out, and so is a handoff."""
-    marked: Json = {GATE_FIELD: data_of(result)}
+    check = result.failed_check
+    assert check is not None, "a verdict that is no pass names its check"
+    # All who hear the text see this: no digest of what was said, which may be guessed if it is short.
+    told: Json = {"gate": result.gate, "check": check.name, "code": check.code, "failure": result.failure_type}
+    marked: Json = {GATE_FIELD: told}
     if draft.envelope_id:  # sent again, it is recognised by what was sent
         marked[ORIGINAL_FIELD] = original_digest(draft.event_data)
     if draft.event_type == EV_TEXT:
