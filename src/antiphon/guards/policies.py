@@ -97,8 +97,10 @@ def ask_policy(name: str, request: PolicyRequest) -> PolicyDecision:
         decision: object = find_policy(name).decide(msgspec.structs.replace(request, args=copy_json(request.args)))
     except Exception as error:  # a policy is code of a user
         return policy_failure(name, type(error).__name__)
-    if not isinstance(decision, PolicyDecision) or decision.effect not in EFFECTS:
+    if not isinstance(decision, PolicyDecision):
         return policy_failure(name, f"it returned {type(decision).__name__}, not a PolicyDecision")
+    if decision.effect not in EFFECTS:
+        return policy_failure(name, "it gave no effect that there is")
     if decision.error and decision.effect != "deny":
         return policy_failure(name, decision.error)
     return decision
