@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         TransitionCondition,
         register_condition,
     )
+    from antiphon.core.protection_events import ValidationResult
     from antiphon.core.targets import (
         AgentsTarget,
         AgentTarget,
@@ -109,7 +110,13 @@ if TYPE_CHECKING:
     )
     from antiphon.core.transport import InboundMessage, OutboundReply
     from antiphon.core.verdicts import is_approved
+    from antiphon.guards.access_policy import AccessPolicy
+    from antiphon.guards.argument_rules import ArgumentRule
+    from antiphon.guards.gate_checks import CheckResult, register_check
+    from antiphon.guards.gate_guard import GateGuard
+    from antiphon.guards.gates import Gate
     from antiphon.guards.named_guards import Tier, register_guard
+    from antiphon.guards.policies import Policy, PolicyDecision, PolicyRequest, register_policy
     from antiphon.guards.run_limits import HopLimit
     from antiphon.hub.feed import Signal
     from antiphon.models.anthropic import AnthropicModel
@@ -119,12 +126,15 @@ if TYPE_CHECKING:
     from antiphon.models.scripted import ScriptedModel
     from antiphon.orchestration.catalogue import register_adapter
     from antiphon.orchestration.conversation import ConversationPhase, ConversationState, PhaseTransition
+    from antiphon.orchestration.failure_classes import classify_failure
+    from antiphon.orchestration.failures import FailureDecision, decide_failure, worst_failure
     from antiphon.orchestration.graph import Transition, TransitionGraph
     from antiphon.orchestration.pipeline import ConversationPipeline, PipelineStage
     from antiphon.orchestration.predicates import register_predicate
     from antiphon.orchestration.router import ConversationRouter, RoutingConditions, RoutingRule
     from antiphon.runtime.agent import Agent
     from antiphon.runtime.approvals import Approval
+    from antiphon.runtime.cedar_policy import CedarPolicy
     from antiphon.runtime.channel import Channel
     from antiphon.runtime.channel_lifecycle import Erasure
     from antiphon.runtime.conversations import (
@@ -133,6 +143,7 @@ if TYPE_CHECKING:
         set_conversation_state,
         setup_handoff,
     )
+    from antiphon.runtime.gate_runs import run_gate
     from antiphon.runtime.hooks import HookEvent, HookExecution, HookResult, HookTrigger
     from antiphon.runtime.hub import Hub
     from antiphon.runtime.participant import Participant
@@ -145,6 +156,7 @@ if TYPE_CHECKING:
 _LATER = {
     "agents.declaration": "delegate",
     "agents.default_tools": "DEFAULT_TOOLS",
+    "agents.handoff_memory": "HandoffMemoryProvider SlidingWindowMemory",
     "agents.history": "SummarisedTranscript",
     "agents.intents": "Intent",
     "agents.progress": "Progress",
@@ -154,11 +166,20 @@ _LATER = {
         "AllOf Always AnyOf Approved BranchFailed ContextEquals ContextIn ContextThreshold FromSpeaker Not "
         "Once ToolCalled TransitionCondition register_condition"
     ),
+    "core.protection_events": "ValidationResult",
     "core.targets": (
-        "AgentsTarget AgentTarget RevertToInitiatorTarget RoundRobinTarget StayTarget "
-        "TerminateTarget TransitionDecision TransitionTarget register_target"
+        "AgentTarget AgentsTarget RevertToInitiatorTarget RoundRobinTarget StayTarget TerminateTarget "
+        "TransitionDecision TransitionTarget register_target"
     ),
+    "core.transport": "InboundMessage OutboundReply",
+    "core.verdicts": "is_approved",
+    "guards.access_policy": "AccessPolicy",
+    "guards.argument_rules": "ArgumentRule",
+    "guards.gate_checks": "CheckResult register_check",
+    "guards.gate_guard": "GateGuard",
+    "guards.gates": "Gate",
     "guards.named_guards": "Tier register_guard",
+    "guards.policies": "Policy PolicyDecision PolicyRequest register_policy",
     "guards.run_limits": "HopLimit",
     "hub.feed": "Signal",
     "models.anthropic": "AnthropicModel",
@@ -167,24 +188,25 @@ _LATER = {
     "models.prices": "price_table",
     "models.scripted": "ScriptedModel",
     "orchestration.catalogue": "register_adapter",
-    "orchestration.graph": "Transition TransitionGraph",
-    "runtime.agent": "Agent",
-    "runtime.approvals": "Approval",
-    "runtime.channel": "Channel",
-    "runtime.channel_lifecycle": "Erasure",
-    "runtime.hooks": "HookEvent HookExecution HookResult HookTrigger",
-    "runtime.hub": "Hub",
-    "runtime.participant": "Participant",
-    "toolsets.mcp": "MCPServer",
-    "agents.handoff_memory": "HandoffMemoryProvider SlidingWindowMemory",
-    "core.transport": "InboundMessage OutboundReply",
-    "core.verdicts": "is_approved",
     "orchestration.conversation": "ConversationPhase ConversationState PhaseTransition",
+    "orchestration.failure_classes": "classify_failure",
+    "orchestration.failures": "FailureDecision decide_failure worst_failure",
+    "orchestration.graph": "Transition TransitionGraph",
     "orchestration.pipeline": "ConversationPipeline PipelineStage",
     "orchestration.predicates": "register_predicate",
     "orchestration.router": "ConversationRouter RoutingConditions RoutingRule",
-    "runtime.team_builders": "ConversationSetup review_loop supervised swarm",
+    "runtime.agent": "Agent",
+    "runtime.approvals": "Approval",
+    "runtime.cedar_policy": "CedarPolicy",
+    "runtime.channel": "Channel",
+    "runtime.channel_lifecycle": "Erasure",
     "runtime.conversations": "HandoffHandler get_conversation_state set_conversation_state setup_handoff",
+    "runtime.gate_runs": "run_gate",
+    "runtime.hooks": "HookEvent HookExecution HookResult HookTrigger",
+    "runtime.hub": "Hub",
+    "runtime.participant": "Participant",
+    "runtime.team_builders": "ConversationSetup review_loop supervised swarm",
+    "toolsets.mcp": "MCPServer",
     "transports.smtp": "SmtpTransport",
     "transports.terminal": "TerminalTransport",
     "transports.webhook": "WebhookTransport",
@@ -195,30 +217,33 @@ __all__: list[str] = []
 __all__ += ["ALLOW", "DEFAULT_TOOLS", "END", "EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE"]
 __all__ += ["EV_CHANNEL_INVITE_ACK", "EV_CHANNEL_INVITE_REJECT", "EV_CHANNEL_OPENED", "EV_CONTEXT_SET"]
 __all__ += ["EV_EXPECTATION_VIOLATED", "EV_PACKET", "EV_TASK_COMPLETED", "EV_TASK_EXPIRED", "EV_TASK_FAILED"]
-__all__ += ["EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT", "NOT_DONE", "AIMessageEvent", "Adapter", "Agent"]
-__all__ += ["AgentReply", "AgentTarget", "AgentsTarget", "AllOf", "Allow", "Always", "Answered", "AnthropicModel"]
-__all__ += ["AntiphonError", "AnyOf", "Approval", "Approved", "Ask", "Asked", "Assign", "BadName", "BadUrl"]
-__all__ += ["BranchFailed", "BridgedModel", "Call", "Change", "Channel", "Close", "Conflict", "ContextEquals"]
-__all__ += ["ContextIn", "ContextThreshold", "ConversationPhase", "ConversationPipeline", "ConversationRouter"]
-__all__ += ["ConversationSetup", "ConversationState", "Decision", "Denied", "Deny", "EngineError", "Envelope"]
-__all__ += ["Erasure", "Expectation", "FinalStateEvent", "Finding", "Finish", "FromSpeaker", "FullTranscript"]
-__all__ += ["Guard", "Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent", "HookExecution", "HookResult"]
+__all__ += ["EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT", "NOT_DONE", "AIMessageEvent", "AccessPolicy", "Adapter"]
+__all__ += ["Agent", "AgentReply", "AgentTarget", "AgentsTarget", "AllOf", "Allow", "Always", "Answered"]
+__all__ += ["AnthropicModel", "AntiphonError", "AnyOf", "Approval", "Approved", "ArgumentRule", "Ask", "Asked"]
+__all__ += ["Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Call", "CedarPolicy", "Change", "Channel"]
+__all__ += ["CheckResult", "Close", "Conflict", "ContextEquals", "ContextIn", "ContextThreshold", "ConversationPhase"]
+__all__ += ["ConversationPipeline", "ConversationRouter", "ConversationSetup", "ConversationState", "Decision"]
+__all__ += ["Denied", "Deny", "EngineError", "Envelope", "Erasure", "Expectation", "FailureDecision"]
+__all__ += ["FinalStateEvent", "Finding", "Finish", "FromSpeaker", "FullTranscript", "Gate", "GateGuard", "Guard"]
+__all__ += ["Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent", "HookExecution", "HookResult"]
 __all__ += ["HookTrigger", "HopLimit", "Hub", "IdReused", "InboundMessage", "Intent", "Limits", "LogCorrupt"]
 __all__ += ["MCPServer", "Message", "ModelError", "ModelRefused", "ModelUnavailable", "NamedTranscript"]
 __all__ += ["NamedWindowedSummary", "Not", "Objected", "Once", "OpenAIModel", "OutboundReply", "OutcomeUnknown"]
-__all__ += ["Participant", "Permission", "PhaseTransition", "PipelineStage", "Priority", "Progress", "Reply"]
-__all__ += ["ReplyMalformed", "Request", "RevertToInitiatorTarget", "RoundRobinTarget", "RoutingConditions"]
-__all__ += ["RoutingRule", "RulesInvalid", "ScriptedModel", "Seats", "Signal", "SlidingWindowMemory", "SlowConsumer"]
-__all__ += ["SmtpTransport", "State", "StayTarget", "Step", "Steps", "StoreError", "StoreGone", "StoreRefused"]
-__all__ += ["StoreUnavailable", "SummarisedTranscript", "TerminalTransport", "TerminateTarget", "Tier", "TokenBudget"]
-__all__ += ["TokenEvent", "TooLarge", "ToolCalled", "ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition"]
-__all__ += ["TransitionCondition", "TransitionDecision", "TransitionGraph", "TransitionTarget", "TransportRefused"]
-__all__ += ["TransportUnavailable", "TurnChannel", "TurnFailed", "UnknownApproval", "UnknownChannel"]
-__all__ += ["UnknownParticipant", "Usage", "UsageError", "Verdict", "Wait", "WaitTimeout", "WebhookTransport"]
-__all__ += ["WindowedSummary", "calls", "delegate", "delete_context", "get_conversation_state", "is_approved"]
-__all__ += ["price_table", "register_adapter", "register_condition", "register_guard", "register_predicate"]
-__all__ += ["register_target", "review_loop", "says", "set_context", "set_conversation_state", "setup_handoff"]
-__all__ += ["supervised", "swarm", "tool", "visible_to"]
+__all__ += ["Participant", "Permission", "PhaseTransition", "PipelineStage", "Policy", "PolicyDecision"]
+__all__ += ["PolicyRequest", "Priority", "Progress", "Reply", "ReplyMalformed", "Request", "RevertToInitiatorTarget"]
+__all__ += ["RoundRobinTarget", "RoutingConditions", "RoutingRule", "RulesInvalid", "ScriptedModel", "Seats"]
+__all__ += ["Signal", "SlidingWindowMemory", "SlowConsumer", "SmtpTransport", "State", "StayTarget", "Step", "Steps"]
+__all__ += ["StoreError", "StoreGone", "StoreRefused", "StoreUnavailable", "SummarisedTranscript"]
+__all__ += ["TerminalTransport", "TerminateTarget", "Tier", "TokenBudget", "TokenEvent", "TooLarge", "ToolCalled"]
+__all__ += ["ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition", "TransitionCondition"]
+__all__ += ["TransitionDecision", "TransitionGraph", "TransitionTarget", "TransportRefused", "TransportUnavailable"]
+__all__ += ["TurnChannel", "TurnFailed", "UnknownApproval", "UnknownChannel", "UnknownParticipant", "Usage"]
+__all__ += ["UsageError", "ValidationResult", "Verdict", "Wait", "WaitTimeout", "WebhookTransport", "WindowedSummary"]
+__all__ += ["calls", "classify_failure", "decide_failure", "delegate", "delete_context", "get_conversation_state"]
+__all__ += ["is_approved", "price_table", "register_adapter", "register_check", "register_condition"]
+__all__ += ["register_guard", "register_policy", "register_predicate", "register_target", "review_loop", "run_gate"]
+__all__ += ["says", "set_context", "set_conversation_state", "setup_handoff", "supervised", "swarm", "tool"]
+__all__ += ["visible_to", "worst_failure"]
 
 if not TYPE_CHECKING:  # a checker of types knows the names from above
 

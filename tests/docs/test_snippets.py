@@ -21,7 +21,7 @@ import pytest
 from antiphon import Hub
 from antiphon.core.conditions import CONDITIONS
 from antiphon.core.targets import TARGETS
-from antiphon.guards import named_guards
+from antiphon.guards import gate_checks, named_guards, policies
 from antiphon.orchestration import catalogue
 from antiphon.orchestration.predicates import PREDICATES
 from tests.docs.pages import DOCS, PAGES, Snippet, named, snippets, text_of
@@ -93,6 +93,8 @@ def test_page_runs_in_one_function(page: Path, tmp_path: Path, monkeypatch: pyte
     for names in (CONDITIONS, TARGETS):
         monkeypatch.setattr(names, "_registered", {})
     monkeypatch.setattr(PREDICATES, "_known", {})
+    monkeypatch.setattr(gate_checks, "_checks", {})
+    monkeypatch.setattr(policies, "_policies", {})
     pieces = snippets(text_of(page))
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
