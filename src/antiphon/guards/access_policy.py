@@ -23,7 +23,7 @@ from antiphon.core.guard import ALLOW, Ask, Deny, Permission
 from antiphon.core.protection_events import EV_POLICY_DENIED, EV_POLICY_FAILED, PolicyDenied
 from antiphon.core.state import RelatedFact, State
 from antiphon.core.text import describe
-from antiphon.guards.argument_rules import ArgumentRule
+from antiphon.guards.argument_rules import ArgumentRule as ArgumentRule  # what its rules are made of
 from antiphon.guards.policies import PolicyDecision, PolicyRequest, ask_policy, find_policy
 
 POLICY_REASON = "policy"

@@ -119,7 +119,7 @@ class CheckCall(msgspec.Struct, frozen=True):
         return self.function(copy_json(self.subject), copy_json(self.context))
 
 
-def answer_of(given: object) -> CheckAnswer:
+def read_answer(given: object) -> CheckAnswer:
     """What a function returned, as an answer."""
     if isinstance(given, CheckFault) or (isinstance(given, CheckResult) and isinstance(given.passed, bool)):
         return given

@@ -8,7 +8,7 @@ Rule 4: the digest of a subject, with what it was checked against, has one verdi
         read, and no check is asked again.
 Rule 5: a verdict holds names, words and digests, and nothing of the subject.
 
-Nothing here waits: `check_steps` says which check is next and is sent its answer. `runtime.gate_runs` waits for those
+Nothing here waits: `gate_steps` says which check is next and is sent its answer. `runtime.gate_runs` waits for those
 that are async.
 """
 
@@ -41,14 +41,15 @@ from antiphon.guards.gate_checks import (
     CheckAnswer,
     CheckCall,
     CheckFault,
-    CheckResult,
     GateFunction,
     RegisteredCheck,
-    answer_of,
     fault_of,
     find_check,
     name_of_check,
+    read_answer,
 )
+from antiphon.guards.gate_checks import CheckResult as CheckResult  # those who define gates import it from here
+from antiphon.guards.gate_checks import register_check as register_check
 from antiphon.guards.named_guards import Tier
 from antiphon.guards.policies import PolicyRequest, ask_policy, find_policy
 
@@ -205,7 +206,7 @@ def recorded_verdict(
     return next((each for each in recorded if (each.gate, each.side, each.subject_digest) == wanted), None)
 
 
-def check_steps(
+def gate_steps(
     gate: Gate, subject: object, *, side: GateSide, context: Json | None = None, tier: Tier | None = None
 ) -> CheckSteps:
     """The checks of a gate, one after the other. Send each one's answer; the verdict is what the generator returns."""
@@ -237,7 +238,7 @@ def check_now(
     gate: Gate, subject: object, *, side: GateSide, context: Json | None = None, tier: Tier | None = None
 ) -> ValidationResult:
     """The verdict of a gate without async checks."""
-    steps = check_steps(gate, subject, side=side, context=context, tier=tier)
+    steps = gate_steps(gate, subject, side=side, context=context, tier=tier)
     try:
         call = next(steps)
         while True:
@@ -249,7 +250,7 @@ def check_now(
 
 def _answer_now(call: CheckCall) -> CheckAnswer:
     try:
-        return answer_of(call.begin())
+        return read_answer(call.begin())
     except Exception as error:  # a check is code of a user
         return fault_of(error)
 

@@ -15,8 +15,8 @@ from typing import TypedDict, Unpack
 from antiphon.core.envelope import Json, add_seconds, seconds_between
 from antiphon.core.protection_events import ValidationResult
 from antiphon.engines.user_code import run_contained
-from antiphon.guards.gate_checks import CheckAnswer, CheckCall, CheckFault, answer_of, fault_of
-from antiphon.guards.gates import Gate, GateSide, TimedAnswer, check_steps, recorded_verdict
+from antiphon.guards.gate_checks import CheckAnswer, CheckCall, CheckFault, fault_of, read_answer
+from antiphon.guards.gates import Gate, GateSide, TimedAnswer, gate_steps, recorded_verdict
 from antiphon.guards.named_guards import Tier
 from antiphon.hub.clock import Clock, SystemClock, steady_now
 
@@ -45,7 +45,7 @@ async def run_gate(gate: Gate, subject: object, **options: Unpack[GateOptions]) 
     known = recorded_verdict(gate, gate.digest(subject, context), options.get("recorded", ()), side=side)
     if known is not None:
         return known
-    steps = check_steps(gate, subject, side=side, context=context, tier=options.get("tier"))
+    steps = gate_steps(gate, subject, side=side, context=context, tier=options.get("tier"))
     try:
         call = next(steps)
         while True:
@@ -87,6 +87,6 @@ async def _answer(call: CheckCall) -> CheckAnswer:
         return await given if isawaitable(given) else given
 
     try:
-        return answer_of(await run_contained(run, f"the check {call.name!r}", call.function))
+        return read_answer(await run_contained(run, f"the check {call.name!r}", call.function))
     except Exception as error:  # a check is code of a user
         return fault_of(error)
