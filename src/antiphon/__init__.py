@@ -110,11 +110,11 @@ if TYPE_CHECKING:
     )
     from antiphon.core.transport import InboundMessage, OutboundReply
     from antiphon.core.verdicts import is_approved
-    from antiphon.guards.access_policy import AccessPolicy, ArgumentRule
+    from antiphon.guards.access_policy import AccessPolicy
     from antiphon.guards.argument_rules import ArgumentRule
     from antiphon.guards.gate_checks import CheckResult, register_check
     from antiphon.guards.gate_guard import GateGuard
-    from antiphon.guards.gates import CheckResult, Gate, register_check
+    from antiphon.guards.gates import Gate
     from antiphon.guards.named_guards import Tier, register_guard
     from antiphon.guards.policies import Policy, PolicyDecision, PolicyRequest, register_policy
     from antiphon.guards.run_limits import HopLimit
@@ -173,11 +173,11 @@ _LATER = {
     ),
     "core.transport": "InboundMessage OutboundReply",
     "core.verdicts": "is_approved",
-    "guards.access_policy": "AccessPolicy ArgumentRule",
+    "guards.access_policy": "AccessPolicy",
     "guards.argument_rules": "ArgumentRule",
     "guards.gate_checks": "CheckResult register_check",
     "guards.gate_guard": "GateGuard",
-    "guards.gates": "CheckResult Gate register_check",
+    "guards.gates": "Gate",
     "guards.named_guards": "Tier register_guard",
     "guards.policies": "Policy PolicyDecision PolicyRequest register_policy",
     "guards.run_limits": "HopLimit",
