@@ -125,6 +125,7 @@ async def test_calls_before_in_the_same_message_count(desk: Desk) -> None:
     assert sorted(desk.called) == [("search", 1), ("search", 2)]
     [denied] = [each for each in await desk.log_of(reply.channel_id, EV_CALL_FAILED)]
     assert (denied["index"], denied["denied"], denied["error"]) == (3, "loop", "no more search")
+    assert denied["guard"] == TestGuard.name
     assert "no more search" in [text for _, text in model.requests[1].messages]
 
 

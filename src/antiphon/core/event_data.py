@@ -85,6 +85,8 @@ class Deny(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Whether the turn ends with `denied:<reason>`. The denial of a model call always ends it."""
     answer: str = ""
     """What the agent says instead, if the turn ends with this; "" for what it has said so far."""
+    guard: str = ""
+    """The name of the guard that denies a call. It is filled in where the guard is asked."""
 
 
 def mark_aside(draft: Envelope) -> Envelope:

@@ -87,6 +87,8 @@ class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the denial ends the turn."""
     answer: str = ""
     """What the agent says instead, if the denial ends the turn."""
+    guard: str = ""
+    """The name of the guard that has denied it; "" if a ledger has, which several guards share."""
     failure: FailureClass = ""
     cost: int = 0
     """What it has cost all the same, as of a call that has finished."""

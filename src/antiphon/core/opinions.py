@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import replace
+
 from antiphon.core.envelope import Envelope
 from antiphon.core.event_data import Deny
 from antiphon.core.guard import (
@@ -105,7 +107,7 @@ class CallGuards:
                 case Allow():
                     continue
                 case Deny() as denial:
-                    return denial
+                    return replace(denial, guard=str(getattr(guard, "name", "")))
                 case Ask() as wanted:
                     asking = asking or (None if draft.event_data.get("approved") else wanted)
                 case Change(draft=draft):

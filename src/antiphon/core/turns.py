@@ -170,6 +170,7 @@ def _denied(call: Envelope, denial: Deny) -> tuple[Envelope, ...]:
         denied=denial.reason,
         final=denial.final,
         answer=denial.answer,
+        guard=denial.guard,
     )
     outcome = journal_draft(EV_CALL_FAILED, failed, cause=call.causation_id)
     return (outcome,) if call.event_type == EV_CALL_RETRIED else (call, outcome)
