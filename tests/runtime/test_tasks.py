@@ -123,7 +123,7 @@ async def test_what_is_recorded_where_a_task_is_done(anywhere: Hub) -> None:
         "type": "consulting",
         "creator": "boss",
         "participants": [{"name": "boss", "kind": "agent"}, {"name": "researcher", "kind": "agent"}],
-        "knobs": {"task": {"parent": reply.channel_id, "turn": "6/boss", "depth": 1}},
+        "knobs": {"task": {"parent": reply.channel_id, "turn": "6/boss", "depth": 1, "root": reply.channel_id}},
         "ordered": True,
         "ttl": None,
         "context_vars": {},

@@ -46,6 +46,7 @@ from antiphon.engines.journal import (
     recordable_data,
     recorded_result,
 )
+from antiphon.engines.tracing import model_label
 from antiphon.engines.user_code import run_contained
 from antiphon.hub.clock import DeadlineExceeded, shorter_time, steady_now
 from antiphon.hub.feed import Signal
@@ -74,17 +75,16 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
         return recorded
     run, member = journal.run, journal.run.team.members[wanted.path]
     _check_tools_callable(journal, member)
-    started = await start_model_call(
-        journal, CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent_in_journal(wanted.path))
-    )
+    call = CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent_in_journal(wanted.path))
+    started = await start_model_call(journal, _with_guarded_fields(journal, call, member.declaration.model))
     if isinstance(started, CallDenied):
         return started
     model = run.environment.find_model(started.via) if started.via else member.declaration.model
     name = f"the model of {run.caller(wanted.path)}"
-    call = RetriedModelCall(journal, wanted, model=model, limits=member.declaration.limits, until=started.until)
+    asking = RetriedModelCall(journal, wanted, model=model, limits=member.declaration.limits, until=started.until)
     try:
-        answer = await call.answer(
-            lambda: run_contained(lambda: _stream_or_ask(call, wanted, member, model=model), name, model)
+        answer = await asking.answer(
+            lambda: run_contained(lambda: _stream_or_ask(asking, wanted, member, model=model), name, model)
         )
     except NoModelAnswer as error:
         if error.denied is not None:
@@ -105,6 +105,14 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
         finished = msgspec.structs.replace(finished, failure="schema")
     journal.keep(EV_CALL_FINISHED, finished)
     return reply
+
+
+def _with_guarded_fields(journal: TurnJournal, call: CallStarted, model: object) -> CallStarted:
+    """The start of a model call with what guards decide by. Without guards it is recorded as it is."""
+    if not journal.run.live.ruleset.calls.asked:
+        return call
+    provider, name = getattr(model, "provider", None), model_label(model)
+    return msgspec.structs.replace(call, model=f"{provider}:{name}" if isinstance(provider, str) else name)
 
 
 def finished_call(journal: TurnJournal, index: int, result: Json, *, usage: Usage) -> CallFinished:

@@ -174,7 +174,7 @@ class OtelTurnTrace:
     def model_call(self, path: MemberPath, model: object, *, attempt: int) -> AbstractContextManager[CallSpan]:
         from opentelemetry.trace import SpanKind
 
-        name, provider = _model_label(model), getattr(model, "provider", None)
+        name, provider = model_label(model), getattr(model, "provider", None)
         facts: dict[str, AttributeValue] = {
             OPERATION_ATTRIBUTE: CHAT_OPERATION,
             MODEL_ATTRIBUTE: name,
@@ -297,7 +297,7 @@ def _error_kind(error: BaseException) -> str:
     return ERROR_KINDS.get(type(error)) or type(error).__name__
 
 
-def _model_label(model: object) -> str:
+def model_label(model: object) -> str:
     """A model as it calls itself; otherwise, the function or the class that it is."""
     names = (getattr(model, "name", None), getattr(model, "__name__", None))
     return next((name for name in names if isinstance(name, str) and name), type(model).__name__)

@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import msgspec
 
-from antiphon.core.codec import Malformed, as_type, check_json, plain_data
+from antiphon.core.codec import Malformed, as_type, check_json, copy_json, plain_data
 from antiphon.core.envelope import Json, spelling_advice
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.guard import Guard
@@ -120,6 +120,22 @@ def guards_of(knobs: Json) -> list[Guard]:
         named = [guard.for_tier(tier) if isinstance(guard, ForTier) else guard for guard in named]
     order = {name: place for place, name in enumerate(BUILT_IN_GUARDS)}
     return sorted(named, key=lambda guard: order.get(guard.name, len(order)))
+
+
+def inherit_guards(above: Json, own: Json) -> Json:
+    """The knobs `guards` and `tier` of the channel of a task: what holds above holds in it, too.
+
+    `own` are the knobs of the agent's own threads. Of two guards of one name that of above counts.
+    """
+    entries = [*_entries_of(above)]
+    known = {_entry_name(entry) for entry in entries}
+    entries += [entry for entry in _entries_of(own) if _entry_name(entry) not in known]
+    tier = above.get("tier", own.get("tier"))
+    return {**({"guards": copy_json(entries)} if entries else {}), **({} if tier is None else {"tier": tier})}
+
+
+def _entry_name(entry: object) -> object:
+    return entry.get("name") if isinstance(entry, dict) else entry
 
 
 def ledger_guards(knobs: Json) -> list[Guard]:

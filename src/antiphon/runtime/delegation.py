@@ -40,6 +40,7 @@ from antiphon.core.state import State
 from antiphon.core.step import hub_draft
 from antiphon.core.text import describe
 from antiphon.core.turns import owed_turn
+from antiphon.guards.named_guards import inherit_guards
 from antiphon.hub.admission import RecordDraft
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.arguments import check_ttl
@@ -181,7 +182,7 @@ class DelegatedTasks:
         until = add_seconds(core.clock.now(), task.ttl or DEFAULT_TASK_SECONDS)
         await report.write_once(EV_TASK_STARTED, {"until": until})
         try:
-            child = await self._child_channel(task, depth)
+            child = await self._child_channel(task, parent.state, depth)
         except Denied as denied:
             await self._drop_task(given, denied.reason)
             raise
@@ -230,7 +231,7 @@ class DelegatedTasks:
         if self._core.directory.find(task.agent.name).asks:
             raise UsageError(f"{task.agent.name!r} decides on its invitations itself, so it cannot be given a task")
 
-    async def _child_channel(self, task: DelegatedTask, depth: int) -> LiveChannel:
+    async def _child_channel(self, task: DelegatedTask, parent: State, depth: int) -> LiveChannel:
         """The channel of the task, made together with what is to be done."""
         core = self._core
         async with core.locks.setdefault(task.task_id, asyncio.Lock()):
@@ -239,7 +240,8 @@ class DelegatedTasks:
             except UnknownChannel:
                 pass
             kind = core.directory.find(task.by).kind
-            knobs: Json = {TASK_KNOB: {"parent": task.parent, "turn": task.turn_id, "depth": depth}}
+            origin: Json = {"parent": task.parent, "turn": task.turn_id, "depth": depth, "root": parent.run_id}
+            knobs: Json = {TASK_KNOB: origin, **inherit_guards(parent.knobs, task.agent.own_channel_knobs)}
             if task.ttl is not None:
                 knobs["expectations"] = [NO_REPLY_LIMIT]
             seats = [Seat(task.by, kind), Seat(task.agent.name, "agent")]

@@ -50,7 +50,7 @@ TURN_DATA_FIELD = "turn"
 TASK_DATA_FIELD = "task"
 KEY_DATA_FIELD = "key"
 """Derived from ids."""
-TASK_ORIGIN_FIELDS = frozenset({"parent", TURN_DATA_FIELD})
+TASK_ORIGIN_FIELDS = frozenset({"parent", "root", TURN_DATA_FIELD})
 """The origin of a task."""
 
 
