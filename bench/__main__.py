@@ -8,7 +8,19 @@ import sqlite3
 import time
 from pathlib import Path
 
-from bench import conversations, fan_out, flat, opening, peers, subscribers, teams, throughput, turns, workflow
+from bench import (
+    conversations,
+    fan_out,
+    flat,
+    opening,
+    peers,
+    protections,
+    subscribers,
+    teams,
+    throughput,
+    turns,
+    workflow,
+)
 from bench.figures import table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
@@ -24,6 +36,7 @@ def main() -> None:
         "Workflows": workflow.figures(),
         "Conversations": conversations.figures(),
         "Fan-out": fan_out.figures(),
+        "Protections": protections.figures(),
         "Subscribers": subscribers.figures(),
     }
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"

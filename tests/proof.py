@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import conversations, flat, subscribers, teams, throughput, turns, workflow
+from bench import conversations, flat, protections, subscribers, teams, throughput, turns, workflow
 from bench.figures import Figure, table
 from tests.crash.conversation_kill import kill_conversations
 from tests.crash.kill import kill_again_and_again
@@ -59,6 +59,8 @@ SUITES = {
     "Of 10,000 random graphs those without a warning end by a rule; planted faults are found": "tests/orchestration",
     "Workflows and the flow of agents do what their documentation says": "tests/acceptance",
     "Agents, their teams, steps and tools": "tests/agents",
+    "Protections hold at their boundaries, after crashes and between hubs": "tests/guards",
+    "Each of the faults that are planted in the protections is found by the test named for it": "tests/planted",
     "Models of providers over real HTTP, beside their own clients; bridge and prices": "tests/models",
     "MCP servers as real processes: used, killed, hung, come back": "tests/toolsets",
     "The server: streams resumed at every event, doors, limits, 2,000 fuzzed requests, real clients": "tests/server",
@@ -260,6 +262,7 @@ COSTS: dict[str, Callable[[], list[Figure]]] = {
     "cost-teams": teams.figures,
     "cost-workflow": workflow.figures,
     "cost-conversations": conversations.figures,
+    "cost-protections": protections.figures,
     "cost-subscribers": subscribers.figures,
 }
 
@@ -321,6 +324,7 @@ def main() -> int:
         lambda: figures.extend(teams.figures()),
         lambda: figures.extend(workflow.figures()),
         lambda: figures.extend(conversations.figures()),
+        lambda: figures.extend(protections.figures()),
         lambda: figures.extend(subscribers.figures()),
         lambda: lines.append(killing()),
         lambda: lines.extend(turn_killing()),

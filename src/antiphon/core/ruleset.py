@@ -213,6 +213,8 @@ class Ruleset:
         self._noticing, self._noticing_all = by_event_type(
             [(slot, cast(Notices[object], part)) for slot, part, own in asked if own.notices]
         )
+        self.noticing = bool(self._noticing or self._noticing_all)
+        """Whether any guard has something recorded because of an envelope."""
         self._watchers = [(slot, cast(Watches[object], part)) for slot, part, own in asked if own.watches]
         self._watchers_after_end = [(slot, part) for slot, part in self._watchers if watches_after_end(part)]
         names = ",".join(f"{own.recorded_as}/{part.name}" for part, own in zip(parts, opinions, strict=True))

@@ -87,15 +87,14 @@ def record(fold: Fold, draft: Envelope, *, ruleset: Ruleset, at: Instant, new_id
     at = max(fold.state.updated_at, at)
     following = [draft]
     for each in following:  # which grows meanwhile
-        if fold.state.status == "closed" and each is not draft and each.event_type in MOOT_TYPES:
+        if each is not draft and fold.state.status == "closed" and each.event_type in MOOT_TYPES:
             continue  # a guard has closed the channel because of the envelope from which this follows
         said = each if each is draft or each.sender_id == HUB else _judge_first_words(ruleset, fold, each)
         envelope = stamp_draft(said, fold.state, at=at, new_id=new_id)
         fold = ruleset.fold(fold, envelope)
         batch.append(envelope)
-        noticed = ruleset.notices(fold, envelope)
-        if noticed:
-            following += fact_drafts(noticed, envelope.envelope_id)
+        if ruleset.noticing:
+            following += fact_drafts(ruleset.notices(fold, envelope), envelope.envelope_id)
         following += consequences(ruleset, fold, envelope)
     return Admitted(tuple(batch), fold)
 

@@ -151,6 +151,7 @@ class ExpectationGuard(msgspec.Struct, frozen=True):
 
     recorded_as: ClassVar[str] = "Within"
     memory: ClassVar[type] = ExpectationMemory
+    hears: ClassVar[frozenset[str]] = SPEECH_TYPES | VIOLATION_TYPES | {EV_CHANNEL_FORKED}
     expectation: Expectation
     is_default: bool = False
     """Whether it comes with the channel's type, and not from the user."""
