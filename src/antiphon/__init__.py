@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from antiphon.agents.progress import Progress
     from antiphon.agents.steps import END, Step, Steps
     from antiphon.agents.tool import tool
+    from antiphon.agents.tool_options import Poll
     from antiphon.core.conditions import (
         AllOf,
         Always,
@@ -162,6 +163,7 @@ _LATER = {
     "agents.progress": "Progress",
     "agents.steps": "END Step Steps",
     "agents.tool": "tool",
+    "agents.tool_options": "Poll",
     "core.conditions": (
         "AllOf Always AnyOf Approved BranchFailed ContextEquals ContextIn ContextThreshold FromSpeaker Not "
         "Once ToolCalled TransitionCondition register_condition"
@@ -229,7 +231,7 @@ __all__ += ["Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent", "
 __all__ += ["HookTrigger", "HopLimit", "Hub", "IdReused", "InboundMessage", "Intent", "Limits", "LogCorrupt"]
 __all__ += ["MCPServer", "Message", "ModelError", "ModelRefused", "ModelUnavailable", "NamedTranscript"]
 __all__ += ["NamedWindowedSummary", "Not", "Objected", "Once", "OpenAIModel", "OutboundReply", "OutcomeUnknown"]
-__all__ += ["Participant", "Permission", "PhaseTransition", "PipelineStage", "Policy", "PolicyDecision"]
+__all__ += ["Participant", "Permission", "PhaseTransition", "PipelineStage", "Policy", "PolicyDecision", "Poll"]
 __all__ += ["PolicyRequest", "Priority", "Progress", "Reply", "ReplyMalformed", "Request", "RevertToInitiatorTarget"]
 __all__ += ["RoundRobinTarget", "RoutingConditions", "RoutingRule", "RulesInvalid", "ScriptedModel", "Seats"]
 __all__ += ["Signal", "SlidingWindowMemory", "SlowConsumer", "SmtpTransport", "State", "StayTarget", "Step", "Steps"]

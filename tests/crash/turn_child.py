@@ -79,13 +79,13 @@ def forget_calls() -> None:
     """Let a turn write its claim and its end, and nothing in between."""
     claim, claimed = TurnJournal.claim, WeakSet[TurnJournal]()
 
-    async def only_claim(notes: TurnJournal, *_: object) -> None:
+    async def only_claim(notes: TurnJournal, *_: object, **__: object) -> None:
         if notes not in claimed:
             claimed.add(notes)
             await claim(notes)
 
     TurnJournal.keep = lambda notes, event_type, event: None
-    TurnJournal.claim = TurnJournal.write = only_claim
+    TurnJournal.claim = TurnJournal.start = TurnJournal.write = only_claim
 
 
 def shorten_pauses() -> None:

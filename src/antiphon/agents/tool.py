@@ -9,12 +9,11 @@ Rule 4: the arguments that a model gives are bound to the parameters as they are
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Generic, ParamSpec, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -29,6 +28,16 @@ from antiphon.agents.signature import (
     parse_docstring,
     signature_of,
     unwrap_function,
+)
+from antiphon.agents.tool_options import (
+    DEFAULT_TOOL_OPTIONS,
+    NO_PROTECTIONS,
+    Idempotency,
+    ToolOptions,
+    ToolProtections,
+    check_tool_options,
+    compensation_name,
+    protections_of,
 )
 from antiphon.agents.type_schemas import (
     TextPatterns,
@@ -47,42 +56,7 @@ from antiphon.core.text import MAX_ERROR_CHARS, describe, describe_error, explai
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
-Idempotency = Literal["keyed", "natural", "unsafe"]
-"""What a second call does: nothing, the key tells (`keyed`); the same again (`natural`); harm (`unsafe`)."""
-
-IDEMPOTENCY_CLASSES = ("keyed", "natural", "unsafe")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-DEFAULT_TOOL_SECONDS = 60.0
-
-
-class ToolOptions(TypedDict, total=False):
-    """How a function is to be a tool."""
-
-    name: str | None
-    """What a model calls it; the function's name, if not given."""
-    description: str | None
-    """What a model reads of it; the docstring's first part, if not given."""
-    return_direct: bool
-    """Whether what it returns is the answer of the turn, without asking the model again."""
-    timeout: float | None
-    """The seconds a call may take; None for no limit of its own."""
-    idempotency: Idempotency | None
-    """`keyed` if the function takes an `idempotency_key`, else `natural`, if not given."""
-    reconcile: ToolFunction | None
-    """For an `unsafe` tool: finds out whether a call took effect. Returns its result, or NOT_DONE."""
-    compensate: str | None
-    """The name of the tool that undoes this one."""
-
-
-DEFAULT_TOOL_OPTIONS: ToolOptions = {
-    "name": None,
-    "description": None,
-    "return_direct": False,
-    "timeout": DEFAULT_TOOL_SECONDS,
-    "idempotency": None,
-    "reconcile": None,
-    "compensate": None,
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -99,6 +73,8 @@ class Tool:
     idempotency: Idempotency
     reconcile: ToolFunction | None = None
     compensate: str | None = None
+    """The name of the tool that undoes it."""
+    protections: ToolProtections = NO_PROTECTIONS
     injected: Mapping[str, str] = field(default_factory=dict)
     """Which parameters are hidden from the model, and what each is given: channel, context or idempotency_key."""
     reconcile_injected: Mapping[str, str] = field(default_factory=dict)
@@ -144,7 +120,7 @@ def tool(
     What a model reads comes from the signature and the docstring. A function no model could call, or an option
     that makes no sense, is refused with `UsageError`.
     """
-    _check_tool_options(options)
+    check_tool_options(options)
     settings: ToolOptions = {**DEFAULT_TOOL_OPTIONS, **options}
     if function is not None:
         return _make_tool(function, settings)
@@ -199,7 +175,8 @@ def _make_tool(function: Callable[P, R_co], options: ToolOptions) -> ToolOf[P, R
         timeout=options["timeout"],
         idempotency=_idempotency_class(name, signature, options),
         reconcile=options["reconcile"],
-        compensate=options["compensate"],
+        compensate=compensation_name(options["compensate"]),
+        protections=protections_of(name, options, list(signature.visible)),
         injected=signature.injected,
         reconcile_injected=_reconcile_injected(name, signature, options),
         arguments=arguments_struct(signature.visible, function_name(function)),
@@ -255,35 +232,6 @@ def _reconcile_injected(name: str, signature: Signature, options: ToolOptions) -
         wanted, found = (", ".join(each.visible) or "nothing" for each in (signature, own))
         raise UsageError(f"reconcile of the tool {name!r} takes {found}; it must take what the tool takes: {wanted}")
     return own.injected
-
-
-def _check_tool_options(options: Mapping[str, object]) -> None:
-    for option, value in options.items():
-        if option not in DEFAULT_TOOL_OPTIONS:
-            raise UsageError(f"a tool has no option {option!r}; there are: {', '.join(DEFAULT_TOOL_OPTIONS)}")
-        wanted = _option_advice(option, value)
-        if wanted:
-            raise UsageError(f"{option} of a tool is {describe(value)}; give {wanted}")
-
-
-def _option_advice(option: str, value: object) -> str | None:
-    """What the option should be instead; None if it can be this."""
-    match option:
-        case "name" | "description" | "compensate":
-            return None if value is None or isinstance(value, str) else "a text"
-        case "return_direct":
-            return None if isinstance(value, bool) else "True or False"
-        case "timeout":
-            return None if value is None or _is_timeout(value) else "seconds above 0, or None for no limit"
-        case "idempotency":
-            return None if value is None or value in IDEMPOTENCY_CLASSES else f"one of {', '.join(IDEMPOTENCY_CLASSES)}"
-        case _:
-            fits = value is None or (callable(value) and not isinstance(value, Tool | type))
-            return None if fits else "a function that takes what the tool takes"
-
-
-def _is_timeout(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
 
 
 class BadArguments(ValueError):

@@ -16,7 +16,8 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack, cast
 
-from antiphon.agents.tool import DEFAULT_TOOL_SECONDS, Tool
+from antiphon.agents.tool import Tool
+from antiphon.agents.tool_options import DEFAULT_TOOL_SECONDS
 from antiphon.core.errors import UsageError
 from antiphon.core.text import describe
 from antiphon.toolsets.mapping import (
