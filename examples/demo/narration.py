@@ -10,8 +10,7 @@ from beats import AnyBeat
 
 from antiphon.agents.intents import TRANSFER_PREFIX
 from antiphon.cli.console_output import CommandOutput
-from antiphon.cli.envelope_text import participant_colour
-from antiphon.cli.table_layout import Cell, CellLike, Column, number_ranges, pluralize
+from antiphon.cli.table_layout import Cell, CellLike, Column, number_ranges, participant_colour, pluralize
 
 SPOKEN = [Column("", 2), Column("", 3, right=True), Column("", 5), Column("")]
 STATED = [Column("", 2), Column("")]

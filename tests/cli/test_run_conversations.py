@@ -11,8 +11,6 @@ from textwrap import dedent
 import pytest
 
 from antiphon import ConversationPipeline, PipelineStage, UsageError
-from antiphon.cli.conversation_text import notice_line
-from antiphon.cli.envelope_text import describe_envelope
 from antiphon.cli.program import PROGRAM_MODULE_NAME, load_program
 from antiphon.core.codec import plain_data
 from antiphon.core.conversation_events import (
@@ -28,6 +26,8 @@ from antiphon.core.conversation_events import (
 )
 from antiphon.core.envelope import Envelope, Json
 from antiphon.orchestration.handoff_rules import HandoffRules
+from antiphon.runtime.conversation_text import notice_line
+from antiphon.runtime.envelope_text import describe_envelope
 from tests.cli.conftest import Run, typed
 from tests.cli.terminal import Terminal
 from tests.cli.test_serve import client, served

@@ -1,6 +1,5 @@
 import pytest
 
-from antiphon.cli.envelope_text import describe_envelope, is_bookkeeping
 from antiphon.core.envelope import OPERATORS, Envelope
 from antiphon.core.events import (
     EV_CHANNEL_CLOSED,
@@ -33,6 +32,7 @@ from antiphon.core.execution_events import (
     EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
 )
+from antiphon.runtime.envelope_text import describe_envelope, is_bookkeeping
 
 
 def by_hub(event_type: str, audience: list[str] | None = None, **data: object) -> Envelope:

@@ -18,9 +18,7 @@ from antiphon.agents.declaration import DELEGATE_PREFIX
 from antiphon.agents.handoff_tool import HANDOFF_TOOL_NAME
 from antiphon.agents.intents import TRANSFER_PREFIX
 from antiphon.cli.console_output import CommandOutput, write_json
-from antiphon.cli.conversation_text import ConversationNotice, notice_line
-from antiphon.cli.envelope_text import format_arguments, participant_colour
-from antiphon.cli.table_layout import Cell, escape_unprintable
+from antiphon.cli.table_layout import Cell, escape_unprintable, participant_colour
 from antiphon.core.conversation_events import (
     ConversationMoved,
     ConversationRefused,
@@ -28,6 +26,8 @@ from antiphon.core.conversation_events import (
     ConversationUnrouted,
 )
 from antiphon.runtime.agent import DEFAULT_SPEAKER
+from antiphon.runtime.conversation_text import ConversationNotice, notice_line
+from antiphon.runtime.event_wording import format_arguments
 from antiphon.runtime.turn_events import (
     IN_DOUBT,
     SUSPENDED,

@@ -10,7 +10,6 @@ import click
 import msgspec
 
 from antiphon.cli.console_output import CommandOutput, select_output, write_json
-from antiphon.cli.envelope_text import describe_envelope
 from antiphon.cli.log_command import follow_log
 from antiphon.cli.rules_file import PROGRAM_SUFFIX, GraphFile, RoutingFile, read_rules_file, run_rules_file
 from antiphon.cli.store_options import json_option, open_store_to_read, reading_options
@@ -25,6 +24,7 @@ from antiphon.orchestration.catalogue import ruleset_for
 from antiphon.orchestration.handoff_rules import handoff_rule_findings
 from antiphon.orchestration.pipeline import ConversationPipeline
 from antiphon.orchestration.rendering import summarize_graph
+from antiphon.runtime.envelope_text import describe_envelope
 
 CHECK_COLUMNS = [Column("LEVEL"), Column("CODE"), Column("WHAT")]
 FINDING_STYLES = {"error": "bold red", "warning": "yellow"}

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import click
 
 from antiphon.cli.console_output import CommandOutput, select_output, write_json
-from antiphon.cli.envelope_text import describe_envelope, is_bookkeeping, is_speech, participant_colour
 from antiphon.cli.store_options import json_option, open_store_to_read, reading_options
-from antiphon.cli.table_layout import Cell, Column, escape_unprintable, title_cells
+from antiphon.cli.table_layout import Cell, Column, escape_unprintable, participant_colour, title_cells
 from antiphon.core.envelope import CHANNEL_ID_PATTERN, HUB, Envelope
 from antiphon.core.state import ENDED_STATUSES
 from antiphon.core.text import describe
+from antiphon.runtime.envelope_text import describe_envelope, is_bookkeeping, is_speech
 from antiphon.store.protocol import ChannelRow, Store
 
 LOG_POLL_SECONDS = 0.2

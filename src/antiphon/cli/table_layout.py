@@ -13,6 +13,7 @@ UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 JOINER_CHARACTERS = "\u200c\u200d"
 """Format characters that some scripts and emoji sequences need."""
 COLUMN_GAP = "  "
+PARTICIPANT_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 
 
 def escape_unprintable(text: str, *, keep: str = "") -> str:
@@ -83,3 +84,10 @@ def title_cells(layout: TableLayout) -> list[Cell]:
 def cell_of(word: CellLike) -> Cell:
     """The text with its style."""
     return word if isinstance(word, Cell) else Cell(word)
+
+
+def participant_colour(name: str, names: list[str]) -> str:
+    """The colour of a participant, by its place among the names."""
+    if name not in names:
+        return "dim"
+    return PARTICIPANT_COLOURS[names.index(name) % len(PARTICIPANT_COLOURS)]

@@ -19,8 +19,6 @@ from functools import partial
 from typing import NamedTuple
 
 from antiphon.cli.chat_view import ChatContext, settle_doubt
-from antiphon.cli.conversation_text import ConversationNotice, holder_name
-from antiphon.cli.envelope_text import describe_envelope
 from antiphon.cli.event_display import (
     IN_DOUBT_ADVICE,
     DisplayEvent,
@@ -42,6 +40,8 @@ from antiphon.hub.feed import Signal
 from antiphon.orchestration.conversation_memory import ADDRESSED_FIELD
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.conversation_defaults import ROUTED
+from antiphon.runtime.conversation_text import ConversationNotice, holder_name
+from antiphon.runtime.envelope_text import describe_envelope
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.turn_events import AIMessageEvent, FinalStateEvent, TokenEvent, TurnEvents
 
