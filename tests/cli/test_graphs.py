@@ -208,8 +208,8 @@ def test_the_first_difference_is_shown(run: Run, ticket: tuple[str, str], tmp_pa
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
         "different  after sequence 9 by triage; 2 decisions made again until then",
-        "  recorded: gives the turn to oncall: from triage and urgent = true",
-        "  now:      gives the turn to review: always",
+        "  recorded: gives the turn to oncall by rule 0: from triage and urgent = true",
+        "  now:      gives the turn to review by rule 0: always",
     ]
     found = json.loads(run("replay", channel, store, "--graph", graph, "--json").stdout)
     assert (found["same"], found["difference"]["sequence"]) == (False, 9)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import Envelope, Hub
+from antiphon import Denied, Envelope, Hub
 from antiphon.cli.log_command import follow_log
 from antiphon.core.codec import decode_envelope
 from antiphon.store.memory_store import MemoryStore
@@ -60,7 +60,8 @@ def test_nothing_recorded_colours_a_pipe(run: Run, town: Town) -> None:
 def test_audit_shows_bookkeeping_and_causes(run: Run, town: Town) -> None:
     lines = run("log", town.council, "--store", town.url, "--audit").stdout.splitlines()
     assert lines[0].split() == ["SEQ", "CAUSE", "TIME", "WHO", "FOR", "EVENT", "WHAT"]
-    assert [int(line.split()[0]) for line in lines[1:]] == list(range(1, 15))
+    assert [line.split()[0] for line in lines[1:]] == [*map(str, range(1, 15)), "-"]
+    assert lines[-1].endswith(f"refuses ada in {town.council}: not_expected_speaker")
     assert lines[2].split()[:6] == ["2", "-", "2026-01-01T00:00:00.000Z", "hub", "ben", "ag2.channel.invite"]
     assert lines[9].split(maxsplit=6) == [
         "9",
@@ -154,3 +155,40 @@ async def test_following_is_ended_by_ctrl_c(town: Town) -> None:
         assert await said_next(process) == "To bridges."
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 0
+
+
+async def refused_in(path: Path) -> str:
+    """A channel in which two messages are refused, one before its last envelope and one behind it."""
+    clock = ManualClock()
+    async with Hub.open(f"sqlite:///{path}", clock=clock) as hub:
+        ada, ben = await hub.register("ada"), await hub.register("ben")
+        for _ in range(2):
+            channel = await ada.open(type="discussion", target="ben")
+            with pytest.raises(Denied):
+                await (await ben.channel(channel.channel_id)).send("Not yet mine.")
+            await clock.advance(1)
+        await channel.send("Mine.")
+        with pytest.raises(Denied):
+            await channel.send("Again mine.")
+        return channel.channel_id
+
+
+def test_the_audit_shows_what_was_refused_at_its_time(run: Run, tmp_path: Path) -> None:
+    channel = asyncio.run(refused_in(tmp_path / "town.db"))
+    shown = run("log", channel, "--store", str(tmp_path / "town.db"), "--audit").stdout.splitlines()[1:]
+    refusals = [place for place, line in enumerate(shown) if "antiphon.draft.refused" in line]
+    said = next(place for place, line in enumerate(shown) if line.endswith("  Mine."))
+    assert [place < said for place in refusals] == [True, False]
+    assert shown[refusals[0]].split(maxsplit=6) == [
+        "-",
+        "-",
+        "2026-01-01T00:00:01.000Z",
+        "hub",
+        "-",
+        "antiphon.draft.refused",
+        f"refuses ben in {channel}: not_expected_speaker",
+    ]
+    sequences = [line.split()[0] for line in shown if line.split()[0] != "-"]
+    assert sequences == [str(number + 1) for number in range(len(sequences))]
+    plain = run("log", channel, "--store", str(tmp_path / "town.db"))
+    assert "refuses" not in plain.stdout

@@ -13,10 +13,12 @@ import click
 from click.core import ParameterSource
 
 from antiphon._net import is_loopback
-from antiphon.core.envelope import NAME_PATTERN, check_name
+from antiphon.cli.table_layout import escape_unprintable
+from antiphon.core.envelope import CHANNEL_ID_PATTERN, NAME_PATTERN, check_name
 from antiphon.core.errors import BadUrl
+from antiphon.core.text import describe
 from antiphon.hub.clock import SystemClock
-from antiphon.store.protocol import Store
+from antiphon.store.protocol import ChannelRow, Store
 from antiphon.store.urls import open_store, sqlite_path_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ SPAN_UNIT_SECONDS = {"h": 3600, "d": 86_400, "w": 604_800}
 STORE_ARGUMENT_KEY = "antiphon.store"
 """The key of the argument in `ctx.meta`, until the option is parsed."""
 LIST_COMMAND = "list"
+MAX_LISTED_CHANNELS = 5
+"""How many channels an ambiguous id lists."""
 
 
 class OptionDecorator(Protocol):
@@ -167,6 +171,21 @@ async def read_store(url: str, tenant: str, read: Callable[[Store], Awaitable[T]
     """What this reads of a store, which a hub may be using."""
     async with open_store_to_read(url, tenant) as store:
         return await read(store)
+
+
+async def find_channel_row(store: Store, channel: str) -> ChannelRow:
+    """The channel of this id, or the only one whose id begins so."""
+    names: list[str] = []
+    if CHANNEL_ID_PATTERN.match(channel):
+        behind = await store.names(after=channel, limit=MAX_LISTED_CHANNELS + 1)
+        names = [channel] if await store.head(channel) else [name for name in behind if name.startswith(channel)]
+    if not names:
+        wrong = f"no channel {describe(channel)}; `antiphon channels` lists those there are"
+        raise click.ClickException(escape_unprintable(wrong))
+    if len(names) > 1:
+        listed = ", ".join(names[:MAX_LISTED_CHANNELS]) + ", …" * (len(names) > MAX_LISTED_CHANNELS)
+        raise click.ClickException(f"{channel!r} is the beginning of several channels: {listed}; give more of it")
+    return await store.row(names[0]) or ChannelRow(names[0])
 
 
 class StorePlace(TypedDict):
