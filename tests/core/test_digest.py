@@ -31,7 +31,7 @@ from antiphon.core.execution_events import (
     TurnClaimed,
     TurnReleased,
 )
-from antiphon.core.turns import journal_draft
+from antiphon.core.step import journal_draft
 from antiphon.testing.digest import canonical_digest
 from tests.support.envelopes import acked, assigned, at, created, fact, opened, said
 

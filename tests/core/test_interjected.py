@@ -34,12 +34,12 @@ from antiphon import (
     register_condition,
     register_target,
 )
+from antiphon.core.call_permits import TurnClaim
 from antiphon.core.event_data import Deny
 from antiphon.core.guard import Later
 from antiphon.core.replaying import replay_decisions
 from antiphon.core.ruleset import Fold
 from antiphon.core.step import Admitted, consequences, pending_turns, stamp_draft, step
-from antiphon.core.turns import TurnClaim
 from tests.support.envelopes import ASSIGNED, at, fact, packed, said, written
 from tests.support.pure_channel import PureChannel, because, call
 

@@ -24,7 +24,8 @@ from antiphon.core.execution_events import (
     CallStarted,
 )
 from antiphon.core.state import State, Turn
-from antiphon.core.turns import EMPTY_CALL_RECORD, CallRecord, Journal, idempotency_key, journal_draft, journal_of
+from antiphon.core.step import journal_draft
+from antiphon.core.turns import EMPTY_CALL_RECORD, CallRecord, Journal, idempotency_key, journal_of
 from tests.support.envelopes import assigned, at, fact, log_of, said
 
 HERE = State(channel_id="here", created_at=at(0))

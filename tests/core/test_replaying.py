@@ -26,11 +26,11 @@ from antiphon import (
     TransitionTarget,
     register_condition,
 )
+from antiphon.core.call_permits import TurnClaim
 from antiphon.core.creation import LogCopy, copy_log, fork_batch
 from antiphon.core.events import EV_CHANNEL_CLOSED, EV_RULE_FAILED, EV_TURN_ASSIGNED, ChannelForked
 from antiphon.core.replaying import ReplayReport, replay_decisions
 from antiphon.core.step import step
-from antiphon.core.turns import TurnClaim
 from antiphon.orchestration.catalogue import ruleset_for
 from tests.support.envelopes import at, fact, packed, said, written
 from tests.support.pure_channel import PureChannel, because

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from antiphon import Envelope
 from antiphon.core import execution_events, turns
+from antiphon.core.call_permits import TurnClaim
 from antiphon.core.evolve import evolve
 from antiphon.core.execution_events import CallCleared
 from antiphon.core.state import State, Turn
-from antiphon.core.step import pending_turns
-from antiphon.core.turns import TurnClaim, journal_draft
+from antiphon.core.step import journal_draft, pending_turns
 from tests.support.envelopes import ASSIGNED, assigned, closed, log_of, said, state_of
 from tests.support.pure_channel import (
     FREE,

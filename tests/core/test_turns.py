@@ -9,11 +9,11 @@ import pytest
 
 from antiphon import Envelope
 from antiphon.core import execution_events, turns
+from antiphon.core.call_permits import JournalBatch
 from antiphon.core.event_data import Deny
 from antiphon.core.execution_events import CallCleared
 from antiphon.core.state import Turn
-from antiphon.core.step import pending_turns
-from antiphon.core.turns import JournalBatch, journal_draft
+from antiphon.core.step import journal_draft, pending_turns
 from tests.support.envelopes import assigned, at, closed, fact, said, state_of
 from tests.support.pure_channel import (
     FREE,

@@ -1,9 +1,9 @@
 """A channel of a person and an agent, in which the agent's turn calls tools under the guards of a knob."""
 
+from antiphon.core.call_permits import TurnClaim
 from antiphon.core.envelope import Envelope
 from antiphon.core.execution_events import EV_CALL_STARTED, CallStarted
-from antiphon.core.step import pending_turns
-from antiphon.core.turns import TurnClaim, journal_draft
+from antiphon.core.step import journal_draft, pending_turns
 from tests.support.pure_channel import PureChannel
 
 

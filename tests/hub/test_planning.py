@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from antiphon import AgentsTarget, AgentTarget, Envelope, FromSpeaker, TerminateTarget, Transition, TransitionGraph
+from antiphon.core.call_permits import JournalBatch, TurnClaim
 from antiphon.core.envelope import Instant
 from antiphon.core.event_data import Deny
 from antiphon.core.guard import LATER, Later
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State
 from antiphon.core.step import Admitted, pending_turns, step, tick
-from antiphon.core.turns import JournalBatch, TurnClaim, TurnEnding, TurnFailure, claim_turn, end_turn, fail_turn
+from antiphon.core.turns import TurnEnding, TurnFailure, claim_turn, end_turn, fail_turn
 from antiphon.hub.admission import AdmissionBatch, AdmissionPlan, AdmissionRequest, plan_nothing, run_plan
 from tests.support.envelopes import at, fact, packed, said, written
 from tests.support.pure_channel import PureChannel

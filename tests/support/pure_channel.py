@@ -7,14 +7,15 @@ from itertools import count
 
 from antiphon import Envelope
 from antiphon.core import execution_events, turns
+from antiphon.core.call_permits import JournalBatch, TurnClaim
 from antiphon.core.creation import opening_batch
 from antiphon.core.event_data import Deny
 from antiphon.core.events import ChannelCreated, Seat
 from antiphon.core.execution_events import CallDoubted, CallFinished, CallStarted
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State, Turn
-from antiphon.core.step import Admitted, pending_turns, step, tick
-from antiphon.core.turns import JournalBatch, TurnClaim, TurnEnding, TurnFailure, journal_draft
+from antiphon.core.step import Admitted, journal_draft, pending_turns, step, tick
+from antiphon.core.turns import TurnEnding, TurnFailure
 from antiphon.orchestration.catalogue import ruleset_for
 from tests.support.envelopes import acked, at, created, fact, opened, said
 

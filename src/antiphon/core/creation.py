@@ -42,8 +42,8 @@ from antiphon.core.execution_events import EV_TURN_RELEASED
 from antiphon.core.guard import Later
 from antiphon.core.ruleset import ChannelRoster, Checks, Finding, Fold, Ruleset
 from antiphon.core.state import State
-from antiphon.core.step import Admitted, hub_draft, record, record_all, step
-from antiphon.core.turns import journal_draft, journal_of
+from antiphon.core.step import Admitted, hub_draft, journal_draft, record, record_all, step
+from antiphon.core.turns import journal_of
 
 MAX_LISTED_PARTICIPANTS = 32
 """Up to how many participants each invitation lists them. A longer list is recorded once, with the creation, and added

@@ -1,8 +1,8 @@
 """How facts change a channel's state.
 
-Rule 1: what an envelope changes in State is said in this file; what it changes in one turn that is owed, or in the
-        context variables, in `state` (`claimed_turn` and its neighbours); for tombstones, in `redaction`. Only a
-        quarantine makes a State that no envelope led to.
+Rule 1: what an envelope changes in State is said in this file; what it changes in one turn that is owed, in `state`
+        (`claimed_turn` and its neighbours) and `waiting_turns`; in the context variables, in `state`; for tombstones,
+        in `redaction`. Only a quarantine makes a State that no envelope led to.
 Rule 2: nothing here can fail. A strange envelope is a fact too; it just moves nothing.
 Rule 3: nothing here decides. If you are reaching for a rule or a limit, see `ruleset` or `guard`.
 
@@ -75,11 +75,10 @@ from antiphon.core.state import (
     assigned_turn,
     claimed_turn,
     merge_context,
-    recovering_turn,
-    released_turn,
-    turn_after_call,
+    settled_turn,
     without_name,
 )
+from antiphon.core.waiting_turns import recovering_turn, released_turn, waiting_turn
 
 AGENT_FIELD = "agent"
 DEFAULT_TASK_SECONDS = 600.0
@@ -331,8 +330,10 @@ def _apply_turn_event(state: State, event: Event) -> State | None:
             return _update_turn(state, turn_id, lambda turn: claimed_turn(turn, epoch, owner))
         case TurnReleased(turn=turn_id, epoch=epoch):
             return _update_turn(state, turn_id, lambda turn: released_turn(turn, epoch))
-        case CallFinished() | CallFailed() | CallCleared() | CallDoubted() | ApprovalRequested() | CallApproved():
-            return _update_turn(state, event.turn, lambda turn: turn_after_call(turn, event))
+        case CallFinished() | CallFailed() | CallCleared():
+            return _update_turn(state, event.turn, lambda turn: settled_turn(turn, event.index))
+        case CallDoubted() | ApprovalRequested() | CallApproved():
+            return _update_turn(state, event.turn, lambda turn: waiting_turn(turn, event))
         case TurnDelayed() | TurnSuspended() | TurnResumed():
             return _update_turn(state, event.turn, lambda turn: recovering_turn(turn, event))
         case FailedTurn(turn=turn_id, speaker=speaker, reason=reason):

@@ -1,4 +1,4 @@
-"""State: what a log amounts to so far, how a fact changes one turn that is owed, and what may be decided next.
+"""State: what a log amounts to so far, how a turn begins and goes on, and what may be decided next.
 
 Rule 1: a state is a value. It is never stored as truth, only folded from a log (see `evolve`) and cached.
 Rule 2: `evolve` alone puts a changed turn into the state.
@@ -16,17 +16,6 @@ from antiphon.core.codec import copy_json
 from antiphon.core.envelope import NEVER, Envelope, Instant, Json
 from antiphon.core.errors import UsageError
 from antiphon.core.events import NO_ROUTING, ContextSet, Routing, TurnAssigned
-from antiphon.core.execution_events import (
-    ApprovalRequested,
-    CallApproved,
-    CallCleared,
-    CallDoubted,
-    CallFailed,
-    CallFinished,
-    TurnDelayed,
-    TurnResumed,
-    TurnSuspended,
-)
 from antiphon.core.text import describe
 
 ChannelStatus = Literal["invited", "active", "closed", "expired", "quarantined"]
@@ -223,66 +212,18 @@ def claimed_turn(turn: Turn, epoch: int, owner: str) -> Turn:
     return replace(turn, epoch=epoch, owner=owner, attempts=attempts, not_before=NEVER)
 
 
-def released_turn(turn: Turn, epoch: int) -> Turn:
-    """The turn without an owner. Its process has not died: a crash that was presumed for this claim is taken back."""
-    if not turn.owner or turn.epoch != epoch:
-        return turn
-    crashes = turn.crashes - (turn.not_before != NEVER)
-    return replace(turn, owner="", attempts=max(0, turn.attempts - 1), crashes=crashes, not_before=NEVER)
-
-
-def doubted_turn(turn: Turn, index: int) -> Turn:
-    """The turn with one more call in doubt. Its attempt has ended, so that it has no owner."""
-    return replace(turn, owner="", doubts=tuple(dict.fromkeys((*turn.doubts, index))))
-
-
-def asking_turn(turn: Turn, index: int) -> Turn:
-    """The turn with one more call that does not leave before a person has decided."""
-    return replace(turn, asked=tuple(dict.fromkeys((*(turn.asked or ()), index))))
-
-
-def approved_turn(turn: Turn, index: int) -> Turn:
-    """The turn with a call that may leave now."""
-    return replace(_without_call(turn, index), approved=(*(turn.approved or ()), index))
-
-
 def settled_turn(turn: Turn, index: int) -> Turn:
     """The turn when a call of it has an outcome. The process survived the call: its crashes are forgotten."""
     left = tuple(doubt for doubt in turn.doubts if doubt != index)
-    return replace(_without_call(turn, index), attempts=0, crashes=0, doubts=left)
+    return replace(without_call(turn, index), attempts=0, crashes=0, doubts=left)
 
 
-def turn_after_call(
-    turn: Turn, event: CallFinished | CallFailed | CallCleared | CallDoubted | ApprovalRequested | CallApproved
-) -> Turn:
-    """The turn after something that happened to one of its calls."""
-    match event:
-        case CallDoubted(index=index):
-            return doubted_turn(turn, index)
-        case ApprovalRequested(index=index):
-            return asking_turn(turn, index)
-        case CallApproved(index=index):
-            return approved_turn(turn, index)
-        case _:
-            return settled_turn(turn, event.index)
-
-
-def _without_call(turn: Turn, index: int) -> Turn:
+def without_call(turn: Turn, index: int) -> Turn:
+    """The turn without this call among those that wait for a person, or have stopped waiting."""
     if not turn.asked and not turn.approved:
         return turn
     asked, approved = (tuple(each for each in calls or () if each != index) for calls in (turn.asked, turn.approved))
     return replace(turn, asked=asked or msgspec.UNSET, approved=approved or msgspec.UNSET)
-
-
-def recovering_turn(turn: Turn, event: TurnDelayed | TurnSuspended | TurnResumed) -> Turn:
-    """The turn after a crash: delayed, suspended until a person decides, or resumed by one."""
-    match event:
-        case TurnDelayed(crashes=crashes, until=until):
-            return replace(turn, crashes=crashes, not_before=until)
-        case TurnSuspended(crashes=crashes):
-            return replace(turn, crashes=crashes, suspended=True, owner="", not_before=NEVER)
-        case TurnResumed():
-            return replace(turn, crashes=0, attempts=0, suspended=False)
 
 
 def merge_context(state: State, updates: ContextSet) -> State:

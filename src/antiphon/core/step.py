@@ -23,7 +23,7 @@ from antiphon.core.envelope import (
     id_after,
     visible_to,
 )
-from antiphon.core.event_data import Deny, event_of
+from antiphon.core.event_data import Deny, data_of, event_of
 from antiphon.core.events import (
     ASIDE_FIELD,
     EV_CHANNEL_CLOSED,
@@ -146,6 +146,11 @@ def pending_turns(state: State) -> tuple[Turn, ...]:
     return tuple(turn for turn in first.values() if not turn.waits_for_person)
 
 
+def owed_turn(state: State, turn_id: str) -> Turn | None:
+    """The turn of this id, if it is still owed."""
+    return next((turn for turn in state.owed if turn.turn_id == turn_id), None)
+
+
 def stamp_draft(draft: Envelope, state: State, *, at: Instant, new_id: IdSource) -> Envelope:
     """The draft as the next envelope of the log. An id that it is given sorts behind all that were given before.
 
@@ -168,6 +173,12 @@ def stamp_draft(draft: Envelope, state: State, *, at: Instant, new_id: IdSource)
 def hub_draft(event_type: str, data: Json, *, cause: str | None = None, audience: list[str] | None = None) -> Envelope:
     """A draft in the hub's own name."""
     return Envelope(sender_id=HUB, event_type=event_type, event_data=data, causation_id=cause, audience=audience)
+
+
+def journal_draft(event_type: str, event: Json | msgspec.Struct, *, cause: str | None = None) -> Envelope:
+    """A draft for the journal: in the hub's name, for operators."""
+    data = data_of(event) if isinstance(event, msgspec.Struct) else event
+    return hub_draft(event_type, data, cause=cause, audience=[OPERATORS])
 
 
 def consequences(ruleset: Ruleset, fold: Fold, envelope: Envelope) -> tuple[Envelope, ...]:

@@ -11,21 +11,16 @@ Rule 5: nothing here waits, stores or runs anything. Time and ids come in as arg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 
 import msgspec
 
+from antiphon.core.call_permits import JournalBatch, TurnClaim, record_permitted
 from antiphon.core.codec import digest_of
-from antiphon.core.envelope import HUB, OPERATORS, Envelope, IdSource, Instant, Json
-from antiphon.core.event_data import Deny, data_of, event_of
+from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json
+from antiphon.core.event_data import Deny, event_of
 from antiphon.core.events import EV_CHANNEL_CLOSED
 from antiphon.core.execution_events import (
-    EV_APPROVAL_REQUESTED,
-    EV_CALL_FAILED,
-    EV_CALL_FINISHED,
-    EV_CALL_RETRIED,
-    EV_CALL_STARTED,
     EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
     ApprovalRequested,
@@ -37,46 +32,23 @@ from antiphon.core.execution_events import (
     CallRetried,
     CallStarted,
 )
-from antiphon.core.guard import Ask, Later
+from antiphon.core.guard import Later
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State, Turn
 from antiphon.core.step import (
     Admitted,
     hub_draft,
+    journal_draft,
+    owed_turn,
     pending_turns,
     record,
     record_all,
-    stamp_draft,
     starting_agent,
     step,
-    turn_audience,
     turn_failed_draft,
 )
 
 FENCED = "fenced"
-OUTCOME_TYPES = frozenset({EV_CALL_FINISHED, EV_CALL_FAILED})
-QUESTIONED_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_RETRIED, EV_APPROVAL_REQUESTED})
-"""Entries about which guards are asked."""
-
-
-class TurnClaim(msgspec.Struct, frozen=True):
-    """The right to write to a turn, until it is claimed again."""
-
-    turn_id: str
-    epoch: int
-
-
-class JournalBatch(msgspec.Struct, frozen=True):
-    """Entries for the journal of a turn, under a claim."""
-
-    claim: TurnClaim
-    entries: tuple[Envelope, ...] = ()
-    denials: Mapping[int, Deny] = msgspec.field(default_factory=dict)
-    """The calls among them that ledgers keep back, by position."""
-
-    def with_entry(self, entry: Envelope) -> JournalBatch:
-        """The same, and one more."""
-        return msgspec.structs.replace(self, entries=(*self.entries, entry))
 
 
 class TurnFailure(msgspec.Struct, frozen=True):
@@ -93,11 +65,6 @@ class TurnEnding(msgspec.Struct, frozen=True):
 
     said: tuple[Envelope, ...]
     close: str | None = None
-
-
-def owed_turn(state: State, turn_id: str) -> Turn | None:
-    """The turn of this id, if it is still owed."""
-    return next((turn for turn in state.owed if turn.turn_id == turn_id), None)
 
 
 def claim_turn(
@@ -121,94 +88,6 @@ def write_entries(
     if not ruleset.calls.asked:
         return record_all(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
     return record_permitted(fold, work, ruleset=ruleset, at=at, new_id=new_id)
-
-
-def record_permitted(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: Instant, new_id: IdSource) -> Admitted:
-    """Record entries. Guards are asked about each call that is to leave; one that is denied is followed by its failure.
-
-    A call that has an outcome among the entries does not leave, so that they are not asked about it.
-    """
-    settled = {call_position(each) for each in work.entries if each.event_type in OUTCOME_TYPES}
-    batch: list[Envelope] = []
-    for entry in work.entries:
-        leaving = entry.event_type in QUESTIONED_TYPES and call_position(entry) not in settled
-        denial = work.denials.get(call_position(entry)[1]) if leaving else None
-        if denial is not None:
-            drafts = _denied(entry, denial)
-        else:
-            drafts = _permitted(ruleset, fold, entry, at=at) if leaving else (entry,)
-        admitted = record_all(fold, drafts, ruleset=ruleset, at=at, new_id=new_id)
-        batch.extend(admitted.batch)
-        fold = admitted.fold
-    return Admitted(tuple(batch), fold)
-
-
-def _permitted(ruleset: Ruleset, fold: Fold, entry: Envelope, *, at: Instant) -> tuple[Envelope, ...]:
-    """What is recorded for a call that is to leave: the call, its denial, or that a person is asked about it."""
-    call, wanted = entry, entry.event_type
-    if wanted == EV_APPROVAL_REQUESTED:  # no person is asked about a call that guards deny
-        call = replace(entry, event_type=EV_CALL_STARTED, event_data=call_of_request(entry.event_data))
-    allowed = ruleset.calls.permit(fold, stamp_draft(call, fold.state, at=max(at, fold.state.updated_at), new_id=str))
-    match allowed:
-        case Envelope():
-            changed = replace(call, event_data=allowed.event_data)
-            return (entry,) if wanted == EV_APPROVAL_REQUESTED else (changed,)
-        case Ask():
-            asked = entry if wanted == EV_APPROVAL_REQUESTED else request_of_call(call, allowed, fold.state)
-            return (asked,)
-        case Deny() as denial:
-            return _denied(call, denial)
-
-
-def _denied(call: Envelope, denial: Deny) -> tuple[Envelope, ...]:
-    """What is recorded for a call that was denied: the call, unless it is only retried, and its outcome."""
-    turn, index = call_position(call)
-    failed = CallFailed(
-        turn,
-        index,
-        denial.detail or f"denied: {denial.reason}",
-        denied=denial.reason,
-        final=denial.final,
-        answer=denial.answer,
-        guard=denial.guard,
-    )
-    outcome = journal_draft(EV_CALL_FAILED, failed, cause=call.causation_id)
-    return (outcome,) if call.event_type == EV_CALL_RETRIED else (call, outcome)
-
-
-def call_position(entry: Envelope) -> tuple[str, int]:
-    """The turn and the index of the call that a journal entry is about."""
-    turn, index = entry.event_data.get("turn"), entry.event_data.get("index")
-    return (turn if isinstance(turn, str) else "", index if isinstance(index, int) else -1)
-
-
-def request_of_call(call: Envelope, asked: Ask, state: State) -> Envelope:
-    """The draft that asks a person about a call, which has the form of its `call.started`."""
-    data = call.event_data
-    turn = owed_turn(state, str(data["turn"]))
-    request = ApprovalRequested(
-        str(data["turn"]),
-        call_position(call)[1],
-        str(data["name"]),
-        plain_json(data.get("args")),
-        str(data["digest"]),
-        "" if turn is None else turn.speaker,
-        str(data.get("agent", "")),
-        asked.why,
-        list(asked.approvers),
-    )
-    audience = [OPERATORS] if turn is None else turn_audience(turn)
-    return hub_draft(EV_APPROVAL_REQUESTED, data_of(request), cause=call.causation_id, audience=audience)
-
-
-def call_of_request(data: Json) -> Json:
-    """The data of the `call.started` that an approval is requested for."""
-    return {name: data[name] for name in ("turn", "index", "name", "digest", "args", "agent") if name in data}
-
-
-def plain_json(value: object) -> Json:
-    """The value if it is an object, otherwise an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 def release_turn(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: Instant, new_id: IdSource) -> Admitted | Deny:
@@ -251,12 +130,6 @@ def fail_turn(
     agent = failure.agent or starting_agent(fold.state, turn)
     note = turn_failed_draft(turn, failure.reason, failure.detail, cause=turn.cause, agent=agent)
     return write_entries(fold, work.with_entry(note), ruleset=ruleset, at=at, new_id=new_id)
-
-
-def journal_draft(event_type: str, event: Json | msgspec.Struct, *, cause: str | None = None) -> Envelope:
-    """A draft for the journal: in the hub's name, for operators."""
-    data = data_of(event) if isinstance(event, msgspec.Struct) else event
-    return hub_draft(event_type, data, cause=cause, audience=[OPERATORS])
 
 
 def _check_claim(state: State, claim: TurnClaim) -> Deny | None:

@@ -42,8 +42,7 @@ from antiphon.core.execution_events import (
 )
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import Turn
-from antiphon.core.step import Admitted, hub_draft, pending_turns, record, turn_audience
-from antiphon.core.turns import journal_draft
+from antiphon.core.step import Admitted, hub_draft, journal_draft, pending_turns, record, turn_audience
 from antiphon.hub.live import LiveChannel
 
 logger = logging.getLogger("antiphon.engine")

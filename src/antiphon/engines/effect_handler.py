@@ -33,14 +33,8 @@ from antiphon.core.execution_events import EV_CALL_FINISHED, CallFinished, CallS
 from antiphon.core.text import describe_error
 from antiphon.core.turns import TurnFailure
 from antiphon.core.views import Message, View
-from antiphon.engines.journal import (
-    TurnFailedError,
-    TurnJournal,
-    agent_in_journal,
-    call_failure,
-    recordable_data,
-    recorded_result,
-)
+from antiphon.engines.attempt_ends import TurnFailedError
+from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
 from antiphon.engines.model_calls import NoModelAnswer, RetriedModelCall, ask_model, finished_call, start_model_call
 from antiphon.engines.tool_calls import resolve_tool_calls
 from antiphon.engines.user_code import call_contained, run_contained

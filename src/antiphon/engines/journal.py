@@ -19,6 +19,7 @@ import msgspec
 from antiphon.agents.call_results import CallOutcome, decode_outcome
 from antiphon.agents.progress import MemberPath
 from antiphon.agents.team import format_member_path
+from antiphon.core.call_permits import OUTCOME_TYPES, JournalBatch, TurnClaim
 from antiphon.core.codec import MAX_EVENT_BYTES, Malformed, plain_data, to_json
 from antiphon.core.envelope import HUB, OPERATORS, Envelope, Instant, Json, Priority, add_seconds
 from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable
@@ -44,10 +45,7 @@ from antiphon.core.state import Turn
 from antiphon.core.step import Admitted, turn_audience
 from antiphon.core.turns import (
     FENCED,
-    OUTCOME_TYPES,
-    JournalBatch,
     RecordedCalls,
-    TurnClaim,
     TurnEnding,
     TurnFailure,
     claim_turn,
@@ -57,6 +55,7 @@ from antiphon.core.turns import (
     release_turn,
     write_entries,
 )
+from antiphon.engines.attempt_ends import EngineStopping, TurnFailedError, TurnFencedError
 from antiphon.engines.environment import TurnRun
 from antiphon.hub.known_secrets import redact_text
 from antiphon.hub.live import LiveChannel
@@ -76,30 +75,6 @@ ERROR_TEXT_FIELDS = {
     EV_AGENT_WARNED: "message",
 }
 """The field of each entry that holds the text of an error, which is redacted before it is recorded."""
-
-
-class TurnFencedError(Exception):
-    """The turn is claimed by another attempt, or has ended. The results of this attempt are dropped."""
-
-
-class TurnFailedError(Exception):
-    """Raised inside an attempt to end its turn with this failure. Callers of `invoke` get `errors.TurnFailed`."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.failure = TurnFailure(reason, detail)
-
-
-class CallInDoubt(Exception):
-    """A person must settle a call first. That is recorded."""
-
-
-class AwaitsApproval(Exception):
-    """A person must decide first whether a call may leave. That is recorded."""
-
-
-class EngineStopping(Exception):
-    """The engine stops, and no further call is begun."""
 
 
 class AgentWarned(msgspec.Struct, frozen=True):

@@ -36,16 +36,8 @@ from antiphon.core.execution_events import (
 )
 from antiphon.core.text import describe_error
 from antiphon.core.turns import TurnFailure
-from antiphon.engines.journal import (
-    AwaitsApproval,
-    EngineStopping,
-    TurnFailedError,
-    TurnJournal,
-    agent_in_journal,
-    call_failure,
-    recordable_data,
-    recorded_result,
-)
+from antiphon.engines.attempt_ends import AwaitsApproval, EngineStopping, TurnFailedError
+from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
 from antiphon.engines.tracing import model_label
 from antiphon.engines.user_code import run_contained
 from antiphon.hub.clock import DeadlineExceeded, shorter_time, steady_now

@@ -27,7 +27,8 @@ from antiphon.core.execution_events import (
     FailureClass,
 )
 from antiphon.core.turns import idempotency_key
-from antiphon.engines.journal import TurnFailedError, TurnJournal, agent_in_journal
+from antiphon.engines.attempt_ends import TurnFailedError
+from antiphon.engines.journal import TurnJournal, agent_in_journal
 from antiphon.hub.known_secrets import redact_text
 
 

@@ -13,13 +13,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from antiphon.core.call_permits import OUTCOME_TYPES, call_position
 from antiphon.core.envelope import Envelope, IdSource, add_seconds
 from antiphon.core.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from antiphon.core.event_data import Deny
 from antiphon.core.execution_events import DEPARTURE_TYPES, EV_CALL_RETRIED
 from antiphon.core.guard import LedgerEntry
 from antiphon.core.step import stamp_draft
-from antiphon.core.turns import OUTCOME_TYPES, call_position
 from antiphon.hub.clock import Clock
 from antiphon.hub.ledgers import RUN_LEDGER, Ledgers
 from antiphon.hub.live import LiveChannel

@@ -27,8 +27,9 @@ from antiphon.core.execution_events import (
     CallFinished,
     FailureClass,
 )
+from antiphon.engines.attempt_ends import AwaitsApproval, CallInDoubt
 from antiphon.engines.call_handoffs import settle_message
-from antiphon.engines.journal import AwaitsApproval, CallInDoubt, TurnJournal
+from antiphon.engines.journal import TurnJournal
 from antiphon.engines.prepared_calls import (
     PreparedCall,
     awaits_settlement,

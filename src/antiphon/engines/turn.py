@@ -36,22 +36,15 @@ from antiphon.core.events import (
     Routing,
 )
 from antiphon.core.state import Turn
-from antiphon.core.step import hub_draft, pending_turns
+from antiphon.core.step import hub_draft, owed_turn, pending_turns
 from antiphon.core.text import describe_error
-from antiphon.core.turns import FENCED, TurnEnding, TurnFailure, owed_turn
+from antiphon.core.turns import FENCED, TurnEnding, TurnFailure
+from antiphon.engines.attempt_ends import AwaitsApproval, CallInDoubt, EngineStopping, TurnFailedError, TurnFencedError
 from antiphon.engines.crash_recovery import GatedTurn, SuspectGate, crash_pause_end, has_crashed, record_crash
 from antiphon.engines.effect_handler import EffectHandler
 from antiphon.engines.engine import Attempt, current_turn_key, running_turn, waits_for_nothing
 from antiphon.engines.environment import HistoryCache, TurnEnvironment, TurnRun
-from antiphon.engines.journal import (
-    AwaitsApproval,
-    CallInDoubt,
-    EngineStopping,
-    TurnFailedError,
-    TurnFencedError,
-    TurnJournal,
-    read_entries,
-)
+from antiphon.engines.journal import TurnJournal, read_entries
 from antiphon.engines.tracing import TurnTracer
 from antiphon.engines.user_code import LOOP_WATCH
 from antiphon.hub.admission import RecordDraft

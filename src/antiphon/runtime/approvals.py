@@ -22,8 +22,8 @@ from antiphon.core.event_data import Deny, check_draft, event_of
 from antiphon.core.evolve import evolve
 from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, CallDoubted, CallStarted, TurnSuspended
 from antiphon.core.state import State, Turn
+from antiphon.core.step import owed_turn
 from antiphon.core.text import describe
-from antiphon.core.turns import owed_turn
 from antiphon.runtime.arguments import check_text_argument
 from antiphon.runtime.core import HubCore
 from antiphon.runtime.hook_calls import spoken_text

@@ -37,9 +37,8 @@ from antiphon.core.events import (
 )
 from antiphon.core.evolve import DEFAULT_TASK_SECONDS
 from antiphon.core.state import State
-from antiphon.core.step import hub_draft
+from antiphon.core.step import hub_draft, owed_turn
 from antiphon.core.text import describe
-from antiphon.core.turns import owed_turn
 from antiphon.guards.named_guards import inherit_guards
 from antiphon.hub.admission import RecordDraft
 from antiphon.hub.live import LiveChannel

@@ -33,7 +33,7 @@ from antiphon.core.event_data import Deny, check_draft, mark_original
 from antiphon.core.events import EV_CHANNEL_FORKED, EV_HOOK_FAILED, EV_TEXT, SPEECH_TYPES
 from antiphon.core.step import hub_draft
 from antiphon.core.text import describe, sanitize
-from antiphon.engines.journal import EngineStopping, TurnFailedError
+from antiphon.engines.attempt_ends import EngineStopping, TurnFailedError
 from antiphon.engines.user_code import LOOP_WATCH, run_contained
 from antiphon.hub.admission import RecordDraft
 from antiphon.hub.clock import Clock, DeadlineExceeded, TimerQueue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from antiphon.agents.call_results import settled_outcome
+from antiphon.core.call_permits import JournalBatch, TurnClaim
 from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json, derived_id
 from antiphon.core.errors import Denied
 from antiphon.core.event_data import Deny, check_event, data_of
@@ -25,18 +26,8 @@ from antiphon.core.execution_events import (
 )
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State, Turn
-from antiphon.core.step import Admitted, turn_audience
-from antiphon.core.turns import (
-    JournalBatch,
-    TurnClaim,
-    TurnEnding,
-    TurnFailure,
-    end_turn,
-    fail_turn,
-    journal_draft,
-    owed_turn,
-    write_entries,
-)
+from antiphon.core.step import Admitted, journal_draft, owed_turn, turn_audience
+from antiphon.core.turns import TurnEnding, TurnFailure, end_turn, fail_turn, write_entries
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.arguments import check_text_argument
 from antiphon.runtime.core import denial_of_turns

@@ -33,7 +33,7 @@ from antiphon.core.event_data import event_of
 from antiphon.core.events import SPEECH_TYPES, ChannelClosed, FailedTurn, Packet, TaskEnded, Text, TurnAssigned
 from antiphon.core.execution_events import CallDoubted, CallFailed, CallFinished, CallStarted, TurnSuspended
 from antiphon.core.state import State
-from antiphon.core.turns import owed_turn
+from antiphon.core.step import owed_turn
 from antiphon.hub.feed import TokenSubscriber
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.subscriptions import tail_pages

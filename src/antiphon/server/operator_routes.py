@@ -11,7 +11,7 @@ from __future__ import annotations
 from antiphon.core.envelope import visible_to
 from antiphon.core.errors import UnknownApproval, UsageError
 from antiphon.core.state import Turn
-from antiphon.core.turns import owed_turn
+from antiphon.core.step import owed_turn
 from antiphon.runtime.approvals import Approval, PersonDecision, find_waiting_item, first_decision, listed_approvals
 from antiphon.runtime.approvals import decide_approval as decided_by
 from antiphon.runtime.turn_control import APPROVAL_DECISIONS, REJECT, WaitingItem
