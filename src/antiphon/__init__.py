@@ -118,7 +118,7 @@ if TYPE_CHECKING:
     from antiphon.guards.gates import Gate
     from antiphon.guards.named_guards import Tier, register_guard
     from antiphon.guards.policies import Policy, PolicyDecision, PolicyRequest, register_policy
-    from antiphon.guards.run_limits import HopLimit
+    from antiphon.guards.run_limits import DepthLimit, HopLimit, SpawnLimit, TurnLimit
     from antiphon.hub.feed import Signal
     from antiphon.models.anthropic import AnthropicModel
     from antiphon.models.bridge import BridgedModel
@@ -182,7 +182,7 @@ _LATER = {
     "guards.gates": "Gate",
     "guards.named_guards": "Tier register_guard",
     "guards.policies": "Policy PolicyDecision PolicyRequest register_policy",
-    "guards.run_limits": "HopLimit",
+    "guards.run_limits": "DepthLimit HopLimit SpawnLimit TurnLimit",
     "hub.feed": "Signal",
     "models.anthropic": "AnthropicModel",
     "models.bridge": "BridgedModel",
@@ -225,27 +225,27 @@ __all__ += ["AnthropicModel", "AntiphonError", "AnyOf", "Approval", "Approved", 
 __all__ += ["Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Call", "CedarPolicy", "Change", "Channel"]
 __all__ += ["CheckResult", "Close", "Conflict", "ContextEquals", "ContextIn", "ContextThreshold", "ConversationPhase"]
 __all__ += ["ConversationPipeline", "ConversationRouter", "ConversationSetup", "ConversationState", "Decision"]
-__all__ += ["Denied", "Deny", "EngineError", "Envelope", "Erasure", "Expectation", "FailureDecision"]
+__all__ += ["Denied", "Deny", "DepthLimit", "EngineError", "Envelope", "Erasure", "Expectation", "FailureDecision"]
 __all__ += ["FinalStateEvent", "Finding", "Finish", "FromSpeaker", "FullTranscript", "Gate", "GateGuard", "Guard"]
 __all__ += ["Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent", "HookExecution", "HookResult"]
 __all__ += ["HookTrigger", "HopLimit", "Hub", "IdReused", "InboundMessage", "Intent", "Limits", "LogCorrupt"]
 __all__ += ["MCPServer", "Message", "ModelError", "ModelRefused", "ModelUnavailable", "NamedTranscript"]
 __all__ += ["NamedWindowedSummary", "Not", "Objected", "Once", "OpenAIModel", "OutboundReply", "OutcomeUnknown"]
-__all__ += ["Participant", "Permission", "PhaseTransition", "PipelineStage", "Policy", "PolicyDecision", "Poll"]
-__all__ += ["PolicyRequest", "Priority", "Progress", "Reply", "ReplyMalformed", "Request", "RevertToInitiatorTarget"]
-__all__ += ["RoundRobinTarget", "RoutingConditions", "RoutingRule", "RulesInvalid", "ScriptedModel", "Seats"]
-__all__ += ["Signal", "SlidingWindowMemory", "SlowConsumer", "SmtpTransport", "State", "StayTarget", "Step", "Steps"]
-__all__ += ["StoreError", "StoreGone", "StoreRefused", "StoreUnavailable", "SummarisedTranscript"]
-__all__ += ["TerminalTransport", "TerminateTarget", "Tier", "TokenBudget", "TokenEvent", "TooLarge", "ToolCalled"]
-__all__ += ["ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition", "TransitionCondition"]
-__all__ += ["TransitionDecision", "TransitionGraph", "TransitionTarget", "TransportRefused", "TransportUnavailable"]
-__all__ += ["TurnChannel", "TurnFailed", "UnknownApproval", "UnknownChannel", "UnknownParticipant", "Usage"]
-__all__ += ["UsageError", "ValidationResult", "Verdict", "Wait", "WaitTimeout", "WebhookTransport", "WindowedSummary"]
-__all__ += ["calls", "classify_failure", "decide_failure", "delegate", "delete_context", "get_conversation_state"]
-__all__ += ["is_approved", "price_table", "register_adapter", "register_check", "register_condition"]
-__all__ += ["register_guard", "register_policy", "register_predicate", "register_target", "review_loop", "run_gate"]
-__all__ += ["says", "set_context", "set_conversation_state", "setup_handoff", "supervised", "swarm", "tool"]
-__all__ += ["visible_to", "worst_failure"]
+__all__ += ["Participant", "Permission", "PhaseTransition", "PipelineStage", "Policy", "PolicyDecision"]
+__all__ += ["PolicyRequest", "Poll", "Priority", "Progress", "Reply", "ReplyMalformed", "Request"]
+__all__ += ["RevertToInitiatorTarget", "RoundRobinTarget", "RoutingConditions", "RoutingRule", "RulesInvalid"]
+__all__ += ["ScriptedModel", "Seats", "Signal", "SlidingWindowMemory", "SlowConsumer", "SmtpTransport", "SpawnLimit"]
+__all__ += ["State", "StayTarget", "Step", "Steps", "StoreError", "StoreGone", "StoreRefused", "StoreUnavailable"]
+__all__ += ["SummarisedTranscript", "TerminalTransport", "TerminateTarget", "Tier", "TokenBudget", "TokenEvent"]
+__all__ += ["TooLarge", "ToolCalled", "ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition"]
+__all__ += ["TransitionCondition", "TransitionDecision", "TransitionGraph", "TransitionTarget", "TransportRefused"]
+__all__ += ["TransportUnavailable", "TurnChannel", "TurnFailed", "TurnLimit", "UnknownApproval", "UnknownChannel"]
+__all__ += ["UnknownParticipant", "Usage", "UsageError", "ValidationResult", "Verdict", "Wait", "WaitTimeout"]
+__all__ += ["WebhookTransport", "WindowedSummary", "calls", "classify_failure", "decide_failure", "delegate"]
+__all__ += ["delete_context", "get_conversation_state", "is_approved", "price_table", "register_adapter"]
+__all__ += ["register_check", "register_condition", "register_guard", "register_policy", "register_predicate"]
+__all__ += ["register_target", "review_loop", "run_gate", "says", "set_context", "set_conversation_state"]
+__all__ += ["setup_handoff", "supervised", "swarm", "tool", "visible_to", "worst_failure"]
 
 if not TYPE_CHECKING:  # a checker of types knows the names from above
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
+from antiphon.core import state
 from antiphon.guards import gates
 from antiphon.guards.gate_checks import CheckFault, CheckResult
 from antiphon.hub import live
@@ -94,3 +95,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return cedar_policy.PolicyDecision("allow") if decision.error == "allow_with_errors" else decision
 
     patch.setattr(cedar_policy.CedarPolicy, "decide", blind)
+
+
+# Limits, deadlines and deadlocks
+
+
+@fault(
+    "depth_reset_by_a_new_channel",
+    found_by="tests/guards/test_run_limits.py::test_opening_a_new_channel_does_not_reset_the_depth",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state.State, "task_depth", 0)

@@ -37,7 +37,7 @@ from antiphon import (
 )
 from antiphon.agents.tool import Tool
 from antiphon.core.envelope import seconds_between
-from antiphon.runtime.delegation import MAX_TASK_DEPTH
+from antiphon.guards.run_limits import DEFAULT_DEPTH_LIMIT
 from antiphon.testing import ManualClock
 from tests.support.given_tasks import asking, echo, giver, of_tasks, tasks, used, waiting, words
 from tests.support.waiting import let_others_run, soon, wait_until
@@ -352,18 +352,18 @@ def chain(length: int) -> Agent:
 
 
 async def test_tasks_stand_inside_each_other_as_deep_as_the_limit(hub: Hub) -> None:
-    reply = await soon(chain(MAX_TASK_DEPTH).invoke("go", hub=hub))
+    reply = await soon(chain(DEFAULT_DEPTH_LIMIT).invoke("go", hub=hub))
     assert reply.text == "re: look"
     rows = [row for row in await hub.channels() if row.type == "consulting"]
     knobs = [(await hub.log(row.channel_id))[0].event_data["knobs"] for row in rows]
     depths = [given["task"]["depth"] for given in knobs if isinstance(given, dict)]
-    assert sorted(depths) == list(range(1, MAX_TASK_DEPTH + 1))
+    assert sorted(depths) == list(range(1, DEFAULT_DEPTH_LIMIT + 1))
 
 
 async def test_a_task_that_would_stand_too_deep_is_refused_and_everybody_reports(hub: Hub) -> None:
-    reply = await soon(chain(MAX_TASK_DEPTH + 1).invoke("go", hub=hub))
+    reply = await soon(chain(DEFAULT_DEPTH_LIMIT + 1).invoke("go", hub=hub))
     assert reply.text == "UsageError: 8 tasks stand inside each other already, the limit; do it without another"
-    assert await tasks(hub) == [("closed", "answered")] * MAX_TASK_DEPTH
+    assert await tasks(hub) == [("closed", "answered")] * DEFAULT_DEPTH_LIMIT
     assert await words(hub, reply.channel_id) == ["started", "progress", "completed"]
 
 

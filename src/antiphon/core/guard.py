@@ -125,6 +125,18 @@ class Permits(Protocol[M_in]):
 
 
 @runtime_checkable
+class ExplainsTasks(Protocol[M_in]):
+    """A guard with `about_tasks = True`: its `permit` is asked about tasks, before each is given, and not about calls.
+
+    `draft` is the `ag2.task.started` that would be recorded. `task_facts` says what is recorded of a denial.
+    """
+
+    name: ClassVar[str]
+
+    def task_facts(self, memory: M_in, state: State, draft: Envelope) -> Sequence[RelatedFact]: ...
+
+
+@runtime_checkable
 class Notices(Protocol[M_in]):
     """Says what is recorded because of an envelope, in the same batch. The memory and the state include it already."""
 

@@ -18,6 +18,7 @@ from antiphon.core.guard import (
     Answers,
     Ask,
     Change,
+    ExplainsTasks,
     LedgerEntry,
     Permits,
     Shares,
@@ -91,9 +92,15 @@ class CallGuards:
     """The guards of a ruleset that are asked about calls: before they leave, and on behalf of ledgers."""
 
     def __init__(self, parts: Sequence[tuple[int | None, object, Opinions]]) -> None:
-        self._permitters = [(slot, cast(Permits[object], part)) for slot, part, own in parts if own.permits]
-        self._sharing = [(slot, cast(Shares[object], part)) for slot, part, own in parts if own.shares]
+        permitters = [(slot, cast(Permits[object], part)) for slot, part, own in parts if own.permits]
+        sharing = [(slot, cast(Shares[object], part)) for slot, part, own in parts if own.shares]
+        self._permitters = [each for each in permitters if not _is_asked_about_tasks(each[1])]
+        self._sharing = [each for each in sharing if not _is_asked_about_tasks(each[1])]
+        self._task_permitters = [each for each in permitters if _is_asked_about_tasks(each[1])]
+        self._task_sharing = [each for each in sharing if _is_asked_about_tasks(each[1])]
         self._answering = [(slot, cast(Answers[object], part)) for slot, part, own in parts if own.answers]
+        self.about_tasks = bool(self._task_permitters)
+        """Whether any guard is asked about tasks."""
         self.asked = bool(self._permitters or self._sharing)
         """Whether any guard is asked about calls."""
         self.sharing = bool(self._sharing)
@@ -122,6 +129,34 @@ class CallGuards:
         """What ledgers are asked before this call leaves."""
         return [entry for slot, part in self._sharing for entry in part.ask(fold.memory_at(slot), fold.state, draft)]
 
+    def task_facts(self, fold: Fold, draft: Envelope, reason: str) -> tuple[RelatedFact, ...]:
+        """What is recorded of a task that was denied for this reason."""
+        return tuple(
+            fact
+            for slot, part in self._task_permitters
+            if isinstance(part, ExplainsTasks) and part.name == reason
+            for fact in part.task_facts(fold.memory_at(slot), fold.state, draft)
+        )
+
+    def permit_task(self, fold: Fold, draft: Envelope) -> Deny | None:
+        """Why a task may not be given, if it may not. `draft` is its `ag2.task.started`."""
+        for slot, guard in self._task_permitters:
+            match guard.permit(fold.memory_at(slot), fold.state, draft):
+                case Allow():
+                    continue
+                case Deny() as denial:
+                    return replace(denial, guard=str(getattr(guard, "name", "")))
+                case other:
+                    kind = type(guard).__name__
+                    raise TypeError(f"permit of {kind} gave {describe(other)} about a task; return ALLOW or Deny")
+        return None
+
+    def task_asks(self, fold: Fold, draft: Envelope) -> list[LedgerEntry]:
+        """What ledgers are asked before a task is given."""
+        return [
+            entry for slot, part in self._task_sharing for entry in part.ask(fold.memory_at(slot), fold.state, draft)
+        ]
+
     def settles(self, fold: Fold, outcome: Envelope) -> list[LedgerEntry]:
         """What is offered to ledgers once this outcome is recorded."""
         return [
@@ -137,6 +172,11 @@ class CallGuards:
                 return answered
             facts += answered
         return tuple(facts)
+
+
+def _is_asked_about_tasks(part: object) -> bool:
+    """Whether its `permit` and `ask` are about tasks that are to be given, and not about calls."""
+    return getattr(part, "about_tasks", False) is True
 
 
 def watches_after_end(part: object) -> bool:

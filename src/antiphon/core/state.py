@@ -173,6 +173,13 @@ class State(msgspec.Struct, frozen=True):
         return root if isinstance(root, str) else self.channel_id
 
     @property
+    def task_depth(self) -> int:
+        """How many tasks this channel stands inside of: 0 where the run began."""
+        origin = self.knobs.get(TASK_KNOB)
+        depth = origin.get("depth") if isinstance(origin, dict) else None
+        return depth if isinstance(depth, int) else 0
+
+    @property
     def clock_stopped(self) -> bool:
         """Whether expectations stand still: a turn waits for a person, or for its next attempt after a crash."""
         return any(turn.waits_for_person or turn.not_before for turn in self.owed)

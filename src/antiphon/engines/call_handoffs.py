@@ -13,14 +13,15 @@ import msgspec
 
 from antiphon.agents.call_results import Handoff, ToolOutcome, ToolResult
 from antiphon.agents.progress import CallTool, SettledHandoffs
-from antiphon.agents.team import HandoffRefusal, settle_handoffs
+from antiphon.agents.team import settle_handoffs
 from antiphon.core.conversation_events import EV_CONVERSATION_REFUSED, ConversationRefused
 from antiphon.core.envelope import match_name
+from antiphon.core.protection_events import EV_LIMIT_REACHED
 from antiphon.core.ruleset import ConversationHandoffs
 from antiphon.engines.environment import TurnRun
 from antiphon.engines.journal import TurnJournal
 from antiphon.engines.prepared_calls import PreparedCall, awaits_settlement
-from antiphon.guards.run_limits import OTHERS_HAVE_TURN, HopLimit
+from antiphon.guards.run_limits import OTHERS_HAVE_TURN, HopLimit, hop_refusal
 
 
 class KeepOutcome(Protocol):
@@ -50,11 +51,22 @@ def settle_message(
         outcome, result = found[each.wanted.index], returned[each.wanted.index]
         if awaits_settlement(each, outcome.returned):
             keep(journal, each, msgspec.structs.replace(outcome, returned=result))
-        if isinstance(refusal, _RefusedHandoffs) and result.declined:
-            handoff = results[places[each.wanted.index]].handoff
-            if handoff is not None and handoff in refusal.refused:
-                journal.keep(EV_CONVERSATION_REFUSED, refusal.refused[handoff])
+        handoff = results[places[each.wanted.index]].handoff if result.declined else None
+        if handoff is not None:
+            _keep_refusal(journal, refusal, handoff)
     return settled
+
+
+def _keep_refusal(journal: TurnJournal, refusal: _RefusedHandoffs | _HandoffsInChannel, handoff: Handoff) -> None:
+    """Have it recorded that a handoff was refused, if its channel does that, or if it was one too many."""
+    if isinstance(refusal, _RefusedHandoffs) and handoff in refusal.refused:
+        journal.keep(EV_CONVERSATION_REFUSED, refusal.refused[handoff])
+        reason = refusal.refused[handoff].reason
+    else:
+        reason = refusal.reasons.get(handoff, "") if isinstance(refusal, _HandoffsInChannel) else ""
+    reached = hop_refusal(reason, journal.run.agent.name, handoff.target)
+    if reached is not None:
+        journal.keep(EV_LIMIT_REACHED, reached)
 
 
 def _as_briefing(result: ToolResult) -> ToolResult:
@@ -83,24 +95,33 @@ class _RefusedHandoffs:
         return found.advice
 
 
-def _handoff_refusals(run: TurnRun) -> HandoffRefusal:
-    """Says why a handoff is not possible in this channel, in words for a model; None if it is."""
-    live = run.live
-    if live.ruleset.traits.handoffs is not None:
-        return _RefusedHandoffs(run, live.ruleset.traits.handoffs)
+class _HandoffsInChannel:
+    """Says why a handoff is not possible in a channel that is no routed conversation, and keeps the stable reasons."""
 
-    def refusal(handoff: Handoff) -> str | None:
+    def __init__(self, run: TurnRun) -> None:
+        self._run = run
+        self.reasons: dict[Handoff, str] = {}
+
+    def __call__(self, handoff: Handoff) -> str | None:
+        live, speaker = self._run.live, self._run.agent.name
         state = live.state
-        if not run.ends_in_packet:
+        if not self._run.ends_in_packet:
             return f"Nobody can be handed anything in a {state.type} channel; answer yourself."
         target = match_name(handoff.target, state.participants)
         if target is None:
             known = ", ".join(state.participants)
             return f"Nobody called {handoff.target!r} takes part here; there are: {known}."
         limit = next((guard for guard in live.ruleset.guards if isinstance(guard, HopLimit)), HopLimit())
-        why = limit.refusal(state, run.agent.name, target)
+        why = limit.refusal(state, speaker, target)
         if why == OTHERS_HAVE_TURN:
             return "Others have the turn together with you, so that you cannot give it away; answer yourself."
-        return None if why is None else f"There have been {limit.most} handoffs in a row, the limit; answer yourself."
+        if why is None:
+            return None
+        self.reasons[handoff] = why
+        return f"There have been {limit.most} handoffs in a row, the limit; answer yourself."
 
-    return refusal
+
+def _handoff_refusals(run: TurnRun) -> _RefusedHandoffs | _HandoffsInChannel:
+    """Says why a handoff is not possible in this channel, in words for a model; None if it is."""
+    handoffs = run.live.ruleset.traits.handoffs
+    return _HandoffsInChannel(run) if handoffs is None else _RefusedHandoffs(run, handoffs)

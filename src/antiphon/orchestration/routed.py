@@ -37,7 +37,7 @@ from antiphon.core.ruleset import ChannelRoster, Expectation, Finding, Seats, Tu
 from antiphon.core.state import WAIT, AnsweredMessage, Assign, Decision, RelatedFact, RuleError, State, Wait
 from antiphon.core.text import describe
 from antiphon.guards.named_guards import hop_limit_of
-from antiphon.guards.run_limits import is_reached
+from antiphon.guards.run_limits import hop_refusal, is_reached, limit_fact
 from antiphon.orchestration.adapters import ACKS_WITHIN, RUNS_WITHIN, finish_decision
 from antiphon.orchestration.conversation_memory import (
     OBSERVES,
@@ -159,12 +159,14 @@ class Routed:
         refused = ConversationRefused(
             envelope.sender_id, routing.target or "", routing.rejected, routing.phase, late=True
         )
-        fact = RelatedFact(EV_CONVERSATION_REFUSED, data_of(refused), self._operators)
+        facts: tuple[RelatedFact, ...] = (RelatedFact(EV_CONVERSATION_REFUSED, data_of(refused), self._operators),)
+        reached = hop_refusal(routing.rejected, envelope.sender_id, routing.target or "")
+        facts = facts if reached is None else (*facts, limit_fact(reached))
         current, said = memory.current, envelope.event_data.get("body")
         if current is None or said or is_reached(memory.hops, self.most_hops) or envelope.sender_id == self._observer:
-            return _with_facts(self._next(memory, state), (fact,))
+            return _with_facts(self._next(memory, state), facts)
         again = msgspec.structs.replace(memory, waiting=(current, *memory.waiting))
-        return _with_facts(self._next(again, state, observe=False), (fact,))
+        return _with_facts(self._next(again, state, observe=False), facts)
 
     def _next(self, memory: ConversationMemory, state: State, *, observe: bool = True) -> Decision:
         """The observer's turn about the message that was answered last, then the next message's."""

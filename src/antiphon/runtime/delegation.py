@@ -12,41 +12,36 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
 from antiphon.agents.call_results import NO_USAGE, Usage
 from antiphon.agents.declaration import Declaration
-from antiphon.agents.progress import has_partial_answer
 from antiphon.agents.turn_channel import AgentReply, DelegatedTask, DelegationReport
 from antiphon.core.envelope import Envelope, Json, add_seconds, derived_id
 from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable, TurnFailed, UnknownChannel, UsageError
 from antiphon.core.event_data import data_of, original_digest
 from antiphon.core.events import (
-    EV_TASK_COMPLETED,
-    EV_TASK_EXPIRED,
     EV_TASK_FAILED,
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
     EV_TEXT,
-    TASK_END_TYPES,
     ChannelCreated,
     Seat,
 )
 from antiphon.core.evolve import DEFAULT_TASK_SECONDS
 from antiphon.core.state import State
-from antiphon.core.step import hub_draft, owed_turn
+from antiphon.core.step import owed_turn
 from antiphon.core.text import describe
 from antiphon.guards.named_guards import inherit_guards
-from antiphon.hub.admission import RecordDraft
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.arguments import check_ttl
 from antiphon.runtime.channel_lifecycle import TASK_KNOB, create_with_first_words, task_origin
 from antiphon.runtime.core import HubCore
 from antiphon.runtime.participant import ensure_agent_registered
 from antiphon.runtime.subscriptions import tail_pages
+from antiphon.runtime.task_reports import TaskAssignment, TaskReport, failure_reason
 from antiphon.runtime.turn_events import (
     WAITING_REASONS,
     AgentEvent,
@@ -54,35 +49,19 @@ from antiphon.runtime.turn_events import (
     ToolUsageEvent,
     TurnEvents,
     agent_reply_of,
+    ended_with_answer,
 )
 
 T = TypeVar("T")
 
 logger = logging.getLogger("antiphon.hub")
 
-MAX_TASK_DEPTH = 8
-"""How many tasks may stand inside each other."""
 CANCELLED_REASON = "cancelled"
 """Why a task has failed whose turn has ended, or whose channel has."""
-TASK_END_MARK = "end"
-"""What the ends of a task are known by: there is one."""
 NO_REPLY_LIMIT: Json = {"name": "reply_within", "seconds": 0, "handler": "auto_close"}
 """What is expected of a task that has a time to live: nothing else."""
 TASK_RETRY_SECONDS = 1.0
 """After how many seconds something is tried again that the store could not do."""
-
-
-class TaskAssignment(msgspec.Struct, frozen=True):
-    """A task as the log of the channel names it that it was given from."""
-
-    task_id: str
-    parent: str
-    turn_id: str
-    cause: str | None
-    by: str
-    agent: str
-    audience: tuple[str, ...] | None
-    """Who sees what is recorded of it; None for everybody in the channel."""
 
 
 class DelegatedTasks:
@@ -171,17 +150,12 @@ class DelegatedTasks:
     async def _run_task(self, task: DelegatedTask) -> DelegationReport:
         core, given = self._core, _assignment_of(task)
         parent = await core.live(task.parent)
-        depth = _task_depth(parent.state) + 1
-        if depth > MAX_TASK_DEPTH:
-            raise UsageError(
-                f"{MAX_TASK_DEPTH} tasks stand inside each other already, the limit; do it without another"
-            )
+        report = TaskReport(core, parent, given)
+        await report.check_depth()
         await self._check_task(task)
-        report = _TaskReport(core, parent, given)
-        until = add_seconds(core.clock.now(), task.ttl or DEFAULT_TASK_SECONDS)
-        await report.write_once(EV_TASK_STARTED, {"until": until})
+        await report.start(add_seconds(core.clock.now(), task.ttl or DEFAULT_TASK_SECONDS))
         try:
-            child = await self._child_channel(task, parent.state, depth)
+            child = await self._child_channel(task, parent.state)
         except Denied as denied:
             await self._drop_task(given, denied.reason)
             raise
@@ -193,7 +167,7 @@ class DelegatedTasks:
 
     async def _drop_task(self, given: TaskAssignment, reason: str) -> Usage:
         core = self._core
-        report = _TaskReport(core, await core.live(given.parent), given)
+        report = TaskReport(core, await core.live(given.parent), given)
         await report.write_once(EV_TASK_STARTED, {"until": core.clock.now()})
         try:
             child = await core.live(given.task_id)
@@ -204,7 +178,7 @@ class DelegatedTasks:
         final, _ = await self._finish_task(child, report)
         return final.usage
 
-    async def _finish_task(self, child: LiveChannel, report: _TaskReport) -> tuple[FinalStateEvent, TurnEvents]:
+    async def _finish_task(self, child: LiveChannel, report: TaskReport) -> tuple[FinalStateEvent, TurnEvents]:
         """Follow a task until it ends, and record how, with the usage of the tasks that it had given itself.
 
         Those are stopped first: what they consume is known when nothing of them runs any more.
@@ -230,7 +204,7 @@ class DelegatedTasks:
         if self._core.directory.find(task.agent.name).asks:
             raise UsageError(f"{task.agent.name!r} decides on its invitations itself, so it cannot be given a task")
 
-    async def _child_channel(self, task: DelegatedTask, parent: State, depth: int) -> LiveChannel:
+    async def _child_channel(self, task: DelegatedTask, parent: State) -> LiveChannel:
         """The channel of the task, made together with what is to be done."""
         core = self._core
         async with core.locks.setdefault(task.task_id, asyncio.Lock()):
@@ -239,6 +213,7 @@ class DelegatedTasks:
             except UnknownChannel:
                 pass
             kind = core.directory.find(task.by).kind
+            depth = parent.task_depth + 1
             origin: Json = {"parent": task.parent, "turn": task.turn_id, "depth": depth, "root": parent.run_id}
             knobs: Json = {TASK_KNOB: origin, **inherit_guards(parent.knobs, task.agent.own_channel_knobs)}
             if task.ttl is not None:
@@ -248,7 +223,7 @@ class DelegatedTasks:
             first = Envelope(sender_id=task.by, event_type=EV_TEXT, event_data={"text": task.text})
             return await create_with_first_words(core, created, task.task_id, first=first, repeatable=True)
 
-    async def _follow_task(self, child: LiveChannel, report: _TaskReport, turn_events: TurnEvents) -> FinalStateEvent:
+    async def _follow_task(self, child: LiveChannel, report: TaskReport, turn_events: TurnEvents) -> FinalStateEvent:
         async with aclosing(_task_events(self._core, child, turn_events, asker=report.given.by)) as events:
             async for envelope, event in events:
                 if isinstance(event, FinalStateEvent):
@@ -258,69 +233,20 @@ class DelegatedTasks:
         raise UsageError("the hub was closed while the task was under way; it goes on when the hub is opened again")
 
 
-class _TaskReport:
-    """What is recorded of one task in the channel it was given from."""
-
-    def __init__(self, core: HubCore, parent: LiveChannel, given: TaskAssignment) -> None:
-        self._core, self._parent, self.given = core, parent, given
-
-    async def write(self, event_type: str, data: Json, mark: str = "") -> None:
-        """Record a fact, once. A channel that has ended takes none."""
-        given = self.given
-        about: Json = {"task": given.task_id, "agent": given.agent, "by": given.by, "turn": given.turn_id}
-        envelope_id = derived_id(given.task_id, TASK_END_MARK if event_type in TASK_END_TYPES else event_type, mark)
-        audience = None if given.audience is None else list(given.audience)
-        draft = hub_draft(event_type, {**about, **data}, cause=given.cause)
-        draft = replace(draft, envelope_id=envelope_id, audience=audience)
-        await self._parent.submit(RecordDraft(draft, self._core.new_id), draft=draft)
-
-    async def write_once(self, event_type: str, data: Json) -> None:
-        """Record something that happens once, unless it is known."""
-        try:
-            await self.write(event_type, data)
-        except Denied as denied:
-            if denied.reason != "conflict":
-                raise
-
-    async def end(self, final: FinalStateEvent) -> None:
-        """Record how the task ended."""
-        usage = data_of(final.usage)
-        if _has_answer(final):
-            await self.write_once(EV_TASK_COMPLETED, {"usage": usage, "stopped": final.stopped})
-            return
-        reason = _failure_reason(final)
-        event_type = EV_TASK_EXPIRED if reason == "expired" else EV_TASK_FAILED
-        await self.write_once(event_type, {"usage": usage, "reason": reason})
-
-
 def _assignment_of(task: DelegatedTask) -> TaskAssignment:
     return TaskAssignment(task.task_id, task.parent, task.turn_id, task.cause, task.by, task.agent.name, task.audience)
 
 
-def _has_answer(final: FinalStateEvent) -> bool:
-    return final.stopped is None or has_partial_answer(final.stopped)
-
-
-def _failure_reason(final: FinalStateEvent) -> str:
-    """Why a task failed."""
-    return final.detail if final.stopped == "channel_closed" else str(final.stopped)
-
-
 def _report_of(task: DelegatedTask, final: FinalStateEvent, turn_events: TurnEvents) -> DelegationReport:
     """The report on a task that has ended, for the tool that gave it."""
-    if _has_answer(final):
+    if ended_with_answer(final):
         return DelegationReport(agent_reply_of(task.agent, turn_events.path, final))
-    reason = _failure_reason(final)
+    reason = failure_reason(final)
     detail = turn_events.doubt if reason in WAITING_REASONS else final.detail
     failure = TurnFailed(reason, detail="" if reason == detail else detail, agent=final.agent)
     # Not part of the message, which a model reads: that must be the same in every run.
     failure.channel_id = final.channel_id
     return DelegationReport(AgentReply("", final.agent, reason, final.usage, final.channel_id), failure)
-
-
-def _task_depth(state: State) -> int:
-    depth = task_origin(state.knobs).get("depth")
-    return depth if isinstance(depth, int) else 0
 
 
 async def _task_events(

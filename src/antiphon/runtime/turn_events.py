@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 
 from antiphon.agents.call_results import NO_USAGE, Reply, SummaryOutcome, ToolOutcome, ToolResult, Usage, decode_outcome
-from antiphon.agents.progress import INVALID_OUTPUT, MemberPath
+from antiphon.agents.progress import INVALID_OUTPUT, MemberPath, has_partial_answer
 from antiphon.agents.team import AgentFields, parse_member_path
 from antiphon.agents.turn_channel import AgentReply
 from antiphon.core.codec import as_type
@@ -258,6 +258,11 @@ class TurnEvents:
 
     def _call_id(self, index: int) -> str:
         return f"{self.turn_id}/{index}"
+
+
+def ended_with_answer(final: FinalStateEvent) -> bool:
+    """Whether a turn has an answer, complete or partial."""
+    return final.stopped is None or has_partial_answer(final.stopped)
 
 
 def agent_reply_of(agent: AgentFields, path: MemberPath, final: FinalStateEvent) -> AgentReply:
