@@ -70,6 +70,8 @@ class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many tokens it has used, if a guard asks for that."""
     failure: FailureClass = ""
     """`schema` for a model's answer that does not have the shape that is wanted, if a guard asks for that."""
+    first: str = ""
+    """The call whose result this is, if this one did not run: its channel, turn and position."""
 
 
 class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):

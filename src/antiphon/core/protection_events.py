@@ -28,6 +28,7 @@ EV_POLICY_DENIED = "antiphon.authz.denied"
 EV_POLICY_FAILED = "antiphon.authz.error"
 EV_RUN_CHARGED = "antiphon.run.charged"
 EV_RUN_SETTLED = "antiphon.run.settled"
+EV_ONCE_REGISTERED = "antiphon.once.registered"
 
 
 class LoopDetected(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -236,6 +237,19 @@ class RunSettled(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens: int = 0
 
 
+class OnceRegistered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call of a tool with `once` is about to run. Calls with the same digest are answered with its result."""
+
+    digest: str
+    """Of the tool and the values that make a call the same."""
+    tool: str
+    channel: str
+    turn: str
+    index: int
+    key: str = ""
+    """The idempotency key that the tool is given."""
+
+
 ProtectionEvent = (
     LoopDetected
     | BreakerChanged
@@ -251,6 +265,7 @@ ProtectionEvent = (
     | PolicyDenied
     | RunCharged
     | RunSettled
+    | OnceRegistered
 )
 
 PROTECTION_STRUCTS: dict[str, type[ProtectionEvent]] = {
@@ -269,5 +284,6 @@ PROTECTION_STRUCTS: dict[str, type[ProtectionEvent]] = {
     EV_POLICY_FAILED: PolicyDenied,
     EV_RUN_CHARGED: RunCharged,
     EV_RUN_SETTLED: RunSettled,
+    EV_ONCE_REGISTERED: OnceRegistered,
 }
 """The shape of the data of each type."""

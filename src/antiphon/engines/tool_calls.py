@@ -30,6 +30,7 @@ from antiphon.core.execution_events import (
 from antiphon.engines.attempt_ends import AwaitsApproval, CallInDoubt
 from antiphon.engines.call_handoffs import settle_message
 from antiphon.engines.journal import TurnJournal
+from antiphon.engines.once_calls import RepeatedCall, is_registered, register_once
 from antiphon.engines.prepared_calls import (
     PreparedCall,
     awaits_settlement,
@@ -91,6 +92,8 @@ async def _reconcile_unsafe(
     for each in ready:
         if not each.in_flight or each.tool.idempotency != "unsafe":
             continue
+        if each.tool.protections.once and not await is_registered(journal, each):
+            continue  # it was about to leave, or waited for another call
         outcome = await _reconcile(journal, each)
         if isinstance(outcome, ToolOutcome):
             settled[each.wanted.index] = outcome
@@ -176,6 +179,11 @@ class _CallBatch:
 
     async def _run_in_span(self, ready: PreparedCall, span: CallSpan) -> ToolOutcome | str:
         journal, run, index = self._journal, self._journal.run, ready.wanted.index
+        if ready.tool.protections.once:
+            registered = await register_once(journal, ready)
+            if isinstance(registered, RepeatedCall):
+                return await self._keep_repeated(ready, registered)
+            ready = registered
         channel = _turn_channel(journal, ready, ready.tool.injected)
         given = _injected_values(journal, ready, channel)
         run.in_progress[index] = channel
@@ -206,9 +214,22 @@ class _CallBatch:
         tool_outcome = ToolOutcome(returned) if returned.failed else _outcome_with_writes(returned, channel)
         if not awaits_settlement(ready, returned):
             _keep_outcome(journal, ready, tool_outcome, failure=failure)
-        if self._remaining:  # this result must not wait for the calls still in progress
+        if self._remaining or ready.tool.protections.once:  # calls may wait for this result
             await journal.write()
         return tool_outcome
+
+    async def _keep_repeated(self, ready: PreparedCall, repeated: RepeatedCall) -> ToolOutcome:
+        """The answer of a call that another one has been made for."""
+        journal, index, outcome = self._journal, ready.wanted.index, repeated.outcome
+        if outcome.returned.failed:
+            _keep_outcome(journal, ready, outcome)
+        else:
+            finished = CallFinished(journal.turn_id, index, plain_data(outcome), first=repeated.first)
+            journal.keep(EV_CALL_FINISHED, finished)
+        self._remaining -= 1
+        if self._remaining:
+            await journal.write()
+        return outcome
 
 
 def _keep_outcome(
@@ -217,7 +238,8 @@ def _keep_outcome(
     index, returned = ready.wanted.index, outcome.returned
     if returned.failed and not returned.declined:
         usage = plain_data(returned.usage) if returned.usage != NO_USAGE else {}
-        kind = count_failure(journal, failure)
+        is_lasting = failure == "timeout" and bool(ready.tool.protections.once)
+        kind = failure if is_lasting else count_failure(journal, failure)
         failed = CallFailed(journal.turn_id, index, returned.text, usage=usage, failure=kind)
         journal.keep(EV_CALL_FAILED, failed)
     else:

@@ -36,7 +36,7 @@ class Ledgers:
 
         `run` is the channel in which the run began. `key` names the call and what is offered about it.
         """
-        live = await self._find(entry.ledger, run)
+        live = await self.find(entry.ledger, run)
         offer_id = derived_id(live.state.channel_id, key, entry.event_type)
         draft = replace(hub_draft(entry.event_type, entry.data), envelope_id=offer_id)
         try:
@@ -46,7 +46,8 @@ class Ledgers:
             return None if denied.reason == "conflict" else Deny(denied.reason, denied.detail)
         return None
 
-    async def _find(self, name: str, run: str) -> LiveChannel:
+    async def find(self, name: str, run: str) -> LiveChannel:
+        """The log of a ledger."""
         if name == RUN_LEDGER:
             return await self._channels.get(run)
         if name not in self._own:

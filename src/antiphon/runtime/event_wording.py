@@ -89,6 +89,7 @@ SENTENCES: dict[EventKey, str] = {
     protection.EV_POLICY_FAILED: "could not ask the policy, and denies {agent} the call of {tool}<: {error}>",
     protection.RunCharged: "counts a call of {channel} here: {kind}< {name}>< of {agent}>< in {scope}>",
     protection.RunSettled: "notes the outcome of a call of {channel}<: {cost}><, tokens: {tokens}>",
+    protection.OnceRegistered: "registers call {index} of turn {turn} in {channel} as the one call of {tool}",
 }
 """By the event, or by its type if it has no shape of its own, or shares one."""
 
