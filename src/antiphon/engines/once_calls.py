@@ -33,8 +33,8 @@ from antiphon.core.evolve import evolve
 from antiphon.core.execution_events import CallFailed, CallFinished
 from antiphon.core.protection_events import EV_ONCE_REGISTERED, OnceRegistered
 from antiphon.core.state import State
-from antiphon.core.step import hub_draft
-from antiphon.core.turns import EMPTY_CALL_RECORD, CallRecord, journal_of, owed_turn
+from antiphon.core.step import hub_draft, owed_turn
+from antiphon.core.turns import EMPTY_CALL_RECORD, CallRecord, journal_of
 from antiphon.engines.attempt_ends import TurnFencedError
 from antiphon.engines.engine import wait_for_others
 from antiphon.engines.journal import TurnJournal
