@@ -26,6 +26,7 @@ COMMAND_MODULES = {
     "serve": "antiphon.cli.program_commands:serve_command",
     "channels": "antiphon.cli.channels_command:channels_command",
     "log": "antiphon.cli.log_command:log_command",
+    "explain": "antiphon.cli.explain_command:explain_command",
     "replay": "antiphon.cli.graph_commands:replay_command",
     "approvals": "antiphon.cli.approvals_command:approvals_command",
     "check": "antiphon.cli.graph_commands:check_command",
