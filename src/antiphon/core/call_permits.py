@@ -134,6 +134,8 @@ def request_of_call(call: Envelope, asked: Ask, state: State) -> Envelope:
         str(data.get("agent", "")),
         asked.why,
         list(asked.approvers),
+        guard=asked.guard,
+        same=str(data.get("same", "")),
     )
     audience = [OPERATORS] if turn is None else turn_audience(turn)
     return hub_draft(EV_APPROVAL_REQUESTED, data_of(request), cause=call.causation_id, audience=audience)

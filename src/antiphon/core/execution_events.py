@@ -54,6 +54,12 @@ class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of the model that is asked; "" for a tool, and for a model without a name."""
     approved: str = ""
     """Who has allowed it, if a person had to."""
+    same: str = ""
+    """Of a tool, the key that calls have in common which ask for the same, if guards are asked."""
+    poll_max: int = 0
+    """How many equal calls may follow each other, of a tool that is meant to be polled; 0 for any other tool."""
+    poll_seconds: float = 0.0
+    """The seconds that must lie between two of them."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,6 +78,8 @@ class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
     """`schema` for a model's answer that does not have the shape that is wanted, if a guard asks for that."""
     first: str = ""
     """The call whose result this is, if this one did not run: its channel, turn and position."""
+    progress: str = ""
+    """The digest of what its result has reached, of a tool that says so, if guards are asked."""
 
 
 class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -214,6 +222,10 @@ class ApprovalRequested(msgspec.Struct, frozen=True, omit_defaults=True):
     """The people and roles that may decide; empty if any person may who did not cause the turn."""
     decide_by: Instant = NEVER
     """When it expires; `NEVER` if it does not."""
+    guard: str = ""
+    """The name of the guard that has a person decide; "" if the tool does."""
+    same: str = ""
+    """As in `CallStarted`."""
 
 
 class ApprovalDecided(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -45,6 +45,8 @@ class Ask(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     why: str
     approvers: tuple[str, ...] = ()
     """The people and roles that may decide; empty for those that the channel allows."""
+    guard: str = ""
+    """The name of the guard that asks. It is filled in where the guard is asked."""
 
 
 Verdict = Allow | Deny | Change | Later

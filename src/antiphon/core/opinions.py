@@ -116,7 +116,8 @@ class CallGuards:
                 case Deny() as denial:
                     return replace(denial, guard=str(getattr(guard, "name", "")))
                 case Ask() as wanted:
-                    asking = asking or (None if draft.event_data.get("approved") else wanted)
+                    named = replace(wanted, guard=str(getattr(guard, "name", "")))
+                    asking = asking or (None if draft.event_data.get("approved") else named)
                 case Change(draft=draft):
                     continue
                 case other:

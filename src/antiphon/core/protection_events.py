@@ -29,6 +29,7 @@ EV_POLICY_FAILED = "antiphon.authz.error"
 EV_RUN_CHARGED = "antiphon.run.charged"
 EV_RUN_SETTLED = "antiphon.run.settled"
 EV_ONCE_REGISTERED = "antiphon.once.registered"
+EV_AGENT_CORRECTED = "antiphon.agent.corrected"
 
 
 class LoopDetected(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,7 +38,8 @@ class LoopDetected(msgspec.Struct, frozen=True, omit_defaults=True):
     detector: Literal["tool", "text", "cycle"]
     key: str
     """The digest of what is repeated."""
-    action: Literal["correct", "terminate"]
+    action: Literal["correct", "terminate", "escalate"]
+    """The agent is told; its turn, or the channel, is stopped; or a person decides."""
     agent: str = ""
     tool: str = ""
     count: int = 0
@@ -250,8 +252,18 @@ class OnceRegistered(msgspec.Struct, frozen=True, omit_defaults=True):
     """The idempotency key that the tool is given."""
 
 
+class AgentCorrected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A guard tells an agent what to do otherwise. Its model reads the text with its next turn."""
+
+    text: str
+    guard: str
+    agent: str = ""
+    """Who of the participant's team it concerns; "" for the participant itself."""
+
+
 ProtectionEvent = (
-    LoopDetected
+    AgentCorrected
+    | LoopDetected
     | BreakerChanged
     | RetryDenied
     | BudgetChanged
@@ -269,6 +281,7 @@ ProtectionEvent = (
 )
 
 PROTECTION_STRUCTS: dict[str, type[ProtectionEvent]] = {
+    EV_AGENT_CORRECTED: AgentCorrected,
     EV_LOOP_DETECTED: LoopDetected,
     EV_BREAKER_CHANGED: BreakerChanged,
     EV_RETRY_DENIED: RetryDenied,

@@ -2,7 +2,8 @@
 
 Rule 1: a view shows only what `visible_to` allows its reader.
 Rule 2: what the reader said itself has the role `assistant`, everything else is `user`.
-Rule 3: only what was said is shown. Bookkeeping and custom events are not part of a conversation.
+Rule 3: only what was said is shown, and to an agent what guards tell it. Bookkeeping and custom events are not part of
+        a conversation.
 Rule 4: imported history was not said in the channel. A transcript marks it for every reader. A model is shown it in the
         roles that the client gave it, because it is the client's conversation.
 Rule 5: where names are shown, a line that begins with a name is that speaker's: further lines are indented.
@@ -30,6 +31,7 @@ from antiphon.core.events import (
     Packet,
     Text,
 )
+from antiphon.core.protection_events import EV_AGENT_CORRECTED, AgentCorrected
 from antiphon.core.redaction import INVITE_FAILED_SENTENCE, public_detail
 from antiphon.core.text import describe
 
@@ -189,7 +191,8 @@ def _imported_event(envelope: Envelope, reader: str) -> HistoryImported | None:
 
 
 def _spoken_message(envelope: Envelope, reader: str, *, named: bool) -> Message | None:
-    text = _spoken_text(envelope) if envelope.event_type in SPEECH_TYPES and visible_to(envelope, reader) else None
+    shown = envelope.event_type in SPEECH_TYPES or envelope.event_type == EV_AGENT_CORRECTED
+    text = _spoken_text(envelope) if shown and visible_to(envelope, reader) else None
     if text is None:
         return None
     if envelope.sender_id == reader:
@@ -217,6 +220,8 @@ def _spoken_text(envelope: Envelope) -> str | None:
             return body or None
         case Packet(body=body, routing=routing):
             return f"{body}\n\n{routing.summary}" if routing.summary not in body else body
+        case AgentCorrected(text=text):
+            return f"[note] {text}"
         case _:
             return None
 

@@ -16,6 +16,7 @@ from antiphon.agents.call_results import ToolOutcome, ToolResult, Usage, decode_
 from antiphon.agents.intents import TRANSFER_PREFIX
 from antiphon.agents.progress import CallTool
 from antiphon.agents.tool import BadArguments, Tool, bind_call, unknown_tool_result
+from antiphon.core.canonical import call_key
 from antiphon.core.codec import Malformed, as_type, digest_of
 from antiphon.core.envelope import NEVER, Instant, Json, match_name
 from antiphon.core.execution_events import (
@@ -112,10 +113,37 @@ def started_entry(journal: TurnJournal, ready: PreparedCall) -> CallStarted:
     """The record of a call that leaves, with what a person has allowed, if one had to."""
     started = call_started(journal, ready.wanted, ready.key)
     approved = journal.calls.record(ready.wanted.index).approved
-    if approved is None:
+    if approved is not None:
+        args = started.args if approved.args is None else approved.args
+        started = msgspec.structs.replace(started, args=args, approved=approved.by)
+    return with_comparison(started, ready.tool) if journal.run.live.ruleset.calls.asked else started
+
+
+def with_comparison(started: CallStarted, tool: Tool) -> CallStarted:
+    """The start of a call with what guards compare it by."""
+    own = tool.protections
+    try:
+        same = call_key(
+            started.name,
+            started.args or {},
+            volatile=own.volatile,
+            unordered=own.unordered,
+            defaults=_schema_defaults(tool),
+        )
+    except Malformed:  # arguments that are no JSON are for the tool to refuse
         return started
-    args = started.args if approved.args is None else approved.args
-    return msgspec.structs.replace(started, args=args, approved=approved.by)
+    if own.poll is None:
+        return msgspec.structs.replace(started, same=same)
+    poll = own.poll
+    return msgspec.structs.replace(started, same=same, poll_max=poll.max, poll_seconds=float(poll.min_interval))
+
+
+def _schema_defaults(tool: Tool) -> Json:
+    """What arguments that are left out stand for, by the schema of the tool."""
+    properties = tool.parameters.get("properties")
+    if not isinstance(properties, dict):
+        return {}
+    return {name: each["default"] for name, each in properties.items() if isinstance(each, dict) and "default" in each}
 
 
 def permitted_call(journal: TurnJournal, ready: PreparedCall) -> PreparedCall | ToolOutcome | None:

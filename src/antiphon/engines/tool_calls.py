@@ -188,9 +188,10 @@ class _CallBatch:
         given = _injected_values(journal, ready, channel)
         run.in_progress[index] = channel
         failure: FailureClass = "error"
+        progress = ""
         try:
             async with run.timers.within(shorter_time(run.environment.clock, ready.tool.timeout, ready.until)):
-                returned = await call_tool(ready.tool, ready.arguments, given)
+                returned, progress = await _called_tool(journal, ready, given)
             if returned.failed:
                 # Before the model reads it: what it reads now and what the journal gives back must be the same.
                 returned = msgspec.structs.replace(returned, text=redact_text(returned.text))
@@ -213,7 +214,7 @@ class _CallBatch:
             returned = msgspec.structs.replace(returned, usage=channel.tasks.usage)
         tool_outcome = ToolOutcome(returned) if returned.failed else _outcome_with_writes(returned, channel)
         if not awaits_settlement(ready, returned):
-            _keep_outcome(journal, ready, tool_outcome, failure=failure)
+            _keep_outcome(journal, ready, tool_outcome, failure=failure, progress=progress)
         if self._remaining or ready.tool.protections.once:  # calls may wait for this result
             await journal.write()
         return tool_outcome
@@ -232,8 +233,21 @@ class _CallBatch:
         return outcome
 
 
+async def _called_tool(journal: TurnJournal, ready: PreparedCall, given: InjectedValues) -> tuple[ToolResult, str]:
+    """The result of a call, and the digest of what it has reached, if its tool says so."""
+    called = await call_tool(ready.tool, ready.arguments, given)
+    if called.complaint:
+        journal.warn("progress_key", ready.wanted.path, f"the tool {ready.tool.name!r}: {called.complaint}")
+    return called.returned, called.progress
+
+
 def _keep_outcome(
-    journal: TurnJournal, ready: PreparedCall, outcome: ToolOutcome, *, failure: FailureClass = "error"
+    journal: TurnJournal,
+    ready: PreparedCall,
+    outcome: ToolOutcome,
+    *,
+    failure: FailureClass = "error",
+    progress: str = "",
 ) -> ToolOutcome:
     index, returned = ready.wanted.index, outcome.returned
     if returned.failed and not returned.declined:
@@ -243,7 +257,9 @@ def _keep_outcome(
         failed = CallFailed(journal.turn_id, index, returned.text, usage=usage, failure=kind)
         journal.keep(EV_CALL_FAILED, failed)
     else:
-        journal.keep(EV_CALL_FINISHED, CallFinished(journal.turn_id, index, plain_data(outcome)))
+        reached = progress if journal.run.live.ruleset.calls.asked else ""
+        finished = CallFinished(journal.turn_id, index, plain_data(outcome), progress=reached)
+        journal.keep(EV_CALL_FINISHED, finished)
     return outcome
 
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import copy_context
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +25,7 @@ from antiphon.agents.call_results import Finish, Handoff, NotDone, ToolResult, T
 from antiphon.agents.signature import INJECT_CHANNEL, INJECT_CONTEXT, INJECT_IDEMPOTENCY_KEY, ToolFunction
 from antiphon.agents.tool import Tool
 from antiphon.agents.type_schemas import encode_hook
+from antiphon.core.canonical import text_key
 from antiphon.core.codec import MAX_EVENT_BYTES, copy_json, to_json
 from antiphon.core.envelope import Json
 from antiphon.core.text import describe, describe_error, sanitize
@@ -56,10 +58,29 @@ class InjectedValues(msgspec.Struct, frozen=True):
     """The agent and the channel that the call is made for, as the log of the process names them."""
 
 
-async def call_tool(tool: Tool, arguments: Mapping[str, object], given: InjectedValues) -> ToolResult:
+class CalledTool(NamedTuple):
+    """What a call has returned."""
+
+    returned: ToolResult
+    progress: str = ""
+    """The digest of what the result has reached; "" if the tool does not say."""
+    complaint: str = ""
+    """Why that is not known; "" if it is, or if the tool does not say."""
+
+
+async def call_tool(tool: Tool, arguments: Mapping[str, object], given: InjectedValues) -> CalledTool:
     """Call the tool with arguments that `bind_call` has checked."""
     value = await _run_function(tool.function, _add_injected(tool.injected, arguments, given), _call_label(tool, given))
-    return _tool_result_of(value)
+    returned, progress_key = _tool_result_of(value), tool.protections.progress_key
+    if progress_key is None or returned.failed:
+        return CalledTool(returned)
+    try:
+        reached: object = progress_key(value)
+    except BaseException as error:  # a function of a user: not even its SystemExit ends the process
+        return CalledTool(returned, complaint=f"its progress_key failed: {describe_error(error)}")
+    if not isinstance(reached, str):
+        return CalledTool(returned, complaint=f"its progress_key gave {describe(reached)}; return a text")
+    return CalledTool(returned, text_key(reached))
 
 
 async def reconcile_call(tool: Tool, arguments: Mapping[str, object], given: InjectedValues) -> ToolResult | NotDone:

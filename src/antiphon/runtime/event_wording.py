@@ -87,6 +87,7 @@ SENTENCES: dict[EventKey, str] = {
     ),
     protection.EV_POLICY_DENIED: "denies {agent} the call of {tool} by policy< ({rule})>",
     protection.EV_POLICY_FAILED: "could not ask the policy, and denies {agent} the call of {tool}<: {error}>",
+    protection.AgentCorrected: "tells< {agent}>: {text}",
     protection.RunCharged: "counts a call of {channel} here: {kind}< {name}>< of {agent}>< in {scope}>",
     protection.RunSettled: "notes the outcome of a call of {channel}<: {cost}><, tokens: {tokens}>",
     protection.OnceRegistered: "registers call {index} of turn {turn} in {channel} as the one call of {tool}",
@@ -101,6 +102,7 @@ VARIANTS: dict[EventKey, dict[str, str]] = {
     protection.LoopDetected: {
         "correct": "notices a loop< of {agent}>: {repeated}, and says so to the agent",
         "terminate": "stops a loop< of {agent}>: {repeated}",
+        "escalate": "asks a person about a loop< of {agent}>: {repeated}",
     },
     protection.BreakerChanged: {
         "open": "opens the breaker {scope}<: {reason}>< ({counts})>< until {retry_at}><; meanwhile: {fallback}>",
