@@ -57,9 +57,9 @@ LOOP = "loop"
 MAX_WINDOW = 100
 CYCLE_PERIODS = (2, 3)
 """The lengths of cycles that are looked for. One call that repeats is what the threshold is about."""
-RepeatedCall = Literal["terminate", "ask"]
-RepeatedText = Literal["pause", "close"]
-REPEATED_TEXT_BY_TIER: dict[Tier, RepeatedText | None] = {"interactive": None, "batch": "close", "regulated": "pause"}
+CallLoopAction = Literal["terminate", "ask"]
+TextLoopAction = Literal["pause", "close"]
+REPEATED_TEXT_BY_TIER: dict[Tier, TextLoopAction | None] = {"interactive": None, "batch": "close", "regulated": "pause"}
 DECISION_TYPES = frozenset({EV_APPROVAL_DECIDED, EV_CALL_CLEARED, EV_TURN_RESUMED})
 """What people decide."""
 
@@ -100,10 +100,10 @@ class LoopDetector(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many of the last calls, or texts, of an agent are compared."""
     threshold: Limit = 3
     """The equal call that is not made any more, or the equal text that counts as a loop; or `unlimited`."""
-    repeated_call: RepeatedCall | None = None
+    repeated_call: CallLoopAction | None = None
     """What follows if an agent goes on after it was told: its turn ends, or a person decides. None: as the tier says,
     and without one the turn ends."""
-    repeated_text: RepeatedText | None = None
+    repeated_text: TextLoopAction | None = None
     """The same for texts: the channel pauses until a person or code speaks, or it ends. None: as the tier says, and
     without one a channel with turns ends, and any other pauses."""
     approvers: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class LoopDetector(msgspec.Struct, frozen=True, omit_defaults=True):
         """The same, with what was left open filled in for this tier."""
         if tier == "regulated" and self.threshold == UNLIMITED:
             raise RulesInvalid("threshold of loop is 'unlimited', and the regulated tier wants a number")
-        calls: RepeatedCall = "ask" if tier == "regulated" else "terminate"
+        calls: CallLoopAction = "ask" if tier == "regulated" else "terminate"
         return replace(
             self,
             repeated_call=self.repeated_call or calls,
