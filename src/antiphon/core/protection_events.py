@@ -39,7 +39,7 @@ class LoopDetected(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     """The digest of what is repeated."""
     action: Literal["correct", "terminate", "escalate"]
-    """The agent is told; its turn, or the channel, is stopped; or a person decides."""
+    """Tell the agent; stop its turn, or the channel; or have a person decide."""
     agent: str = ""
     tool: str = ""
     count: int = 0

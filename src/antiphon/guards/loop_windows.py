@@ -4,7 +4,7 @@ Rule 1: a call is known by its turn and index. One that is started again after a
 Rule 2: each agent has a window of its own. Calls that hand over, and words that go with them, are not in it.
 Rule 3: what a person or outside code says ends all windows, and with them what agents were told. What a person decides
         ends the windows alone; a result that shows progress ends that of its agent.
-Rule 4: how often an agent was stopped follows from the recorded events, whatever the limits are now.
+Rule 4: how often an agent was stopped follows from the recorded events, not from the limits of today.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LoopMemory(msgspec.Struct, frozen=True):
     last: str = ""
     """Who has just said something that is counted; "" if the last thing said is not."""
     stopped: bool = False
-    """Whether an agent has repeated itself after it was told, so that nobody is given the turn."""
+    """Whether an agent has repeated itself after it was told, so that no agent is given the turn."""
 
     def window_of(self, agent: str) -> AgentWindow:
         return self.windows.get(agent, EMPTY_WINDOW)

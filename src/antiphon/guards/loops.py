@@ -1,6 +1,6 @@
 """Loops: an agent that makes the same call, or says the same, again and again.
 
-Rule 1: the agent is told first: the call is not made, and its result says so; of a text it reads a note with its next
+Rule 1: first the agent reads it: the call is not made, and its result says so; of a text it reads a note with its next
         turn. If it goes on, its turn ends, or a person decides; of a text, the channel pauses or ends.
 Rule 2: only the calls that repeat are denied. The others of the message are made, and recorded.
 Rule 3: what is counted, and when counting begins anew, is said in `loop_windows`.
