@@ -20,10 +20,12 @@ from antiphon.core.execution_events import (
     EV_CALL_FINISHED,
     EV_CALL_RETRIED,
     EV_CALL_STARTED,
+    FAILURE_CLASSES,
     ApprovalRequested,
     CallFailed,
+    FailureClass,
 )
-from antiphon.core.guard import Ask
+from antiphon.core.guard import Ask, Change, Objection
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import State
 from antiphon.core.step import (
@@ -53,8 +55,8 @@ class JournalBatch(msgspec.Struct, frozen=True):
 
     claim: TurnClaim
     entries: tuple[Envelope, ...] = ()
-    denials: Mapping[int, Deny] = msgspec.field(default_factory=dict)
-    """The calls among them that ledgers keep back, by position."""
+    objections: Mapping[int, Objection] = msgspec.field(default_factory=dict)
+    """What ledgers say about calls among them that cannot leave as they are, by position."""
 
     def with_entry(self, entry: Envelope) -> JournalBatch:
         """The same, and one more."""
@@ -70,11 +72,16 @@ def record_permitted(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: In
     batch: list[Envelope] = []
     for entry in work.entries:
         leaving = entry.event_type in QUESTIONED_TYPES and call_position(entry) not in settled
-        denial = work.denials.get(call_position(entry)[1]) if leaving else None
-        if denial is not None:
-            drafts = _denied(entry, denial)
-        else:
-            drafts = _permitted(ruleset, fold, entry, at=at) if leaving else (entry,)
+        objection = work.objections.get(call_position(entry)[1]) if leaving else None
+        match objection:
+            case Deny():
+                drafts = _denied(entry, objection)
+            case Ask():
+                drafts = (request_of_call(entry, objection, fold.state),)
+            case Change(draft=changed):
+                drafts = _permitted(ruleset, fold, replace(entry, event_data=changed.event_data), at=at)
+            case None:
+                drafts = _permitted(ruleset, fold, entry, at=at) if leaving else (entry,)
         admitted = record_all(fold, drafts, ruleset=ruleset, at=at, new_id=new_id)
         batch.extend(admitted.batch)
         fold = admitted.fold
@@ -109,9 +116,16 @@ def _denied(call: Envelope, denial: Deny) -> tuple[Envelope, ...]:
         final=denial.final,
         answer=denial.answer,
         guard=denial.guard,
+        failure=failure_of(call.event_data),
     )
     outcome = journal_draft(EV_CALL_FAILED, failed, cause=call.causation_id)
     return (outcome,) if call.event_type == EV_CALL_RETRIED else (call, outcome)
+
+
+def failure_of(retried: Json) -> FailureClass:
+    """The class of the failure because of which a call was to be retried; "" for a call that has not left."""
+    failure = retried.get("failure")
+    return next((each for each in FAILURE_CLASSES if each == failure), "")
 
 
 def call_position(entry: Envelope) -> tuple[str, int]:

@@ -8,7 +8,7 @@ Rule 4: `event_of` in `event_data` reads these types too.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -26,6 +26,7 @@ EV_CALL_APPROVED = "antiphon.call.approved"
 
 FailureClass = Literal["", "transport", "timeout", "schema", "invariant", "error", "cancelled"]
 """Why a call failed, as breakers count it; "" if it never left."""
+FAILURE_CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
 
 
 class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,6 +121,8 @@ class CallRetried(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     """The name of the model, as in `CallStarted`."""
     failure: FailureClass = ""
+    via: str = ""
+    """The model that is asked from now on, if a guard has chosen another one."""
 
 
 class CallDoubted(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -51,6 +51,8 @@ class Ask(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 Verdict = Allow | Deny | Change | Later
 Permission = Allow | Deny | Change | Ask
+Objection = Deny | Change | Ask
+"""What a call meets that cannot leave as it is."""
 ALLOW = Allow()
 LATER = Later()
 
@@ -152,6 +154,10 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     """`run` for the log of the channel in which the run began; else the name of one of the hub's own, as `spend`."""
     event_type: str
     data: Json
+    otherwise: Callable[[Deny], Objection] | None = None
+    """What the denial of the ledger comes to: the same, or another form of the call; None for the denial itself."""
+    unreachable: str = ""
+    """The reason for which the call is denied while the store cannot be asked; "" if it waits for the store."""
 
 
 @runtime_checkable

@@ -15,7 +15,9 @@ from antiphon.core.envelope import NEVER, Instant, Json
 
 EV_LOOP_DETECTED = "antiphon.flow.loop_detected"
 EV_BREAKER_CHANGED = "antiphon.flow.breaker"
+EV_BREAKER_COUNTED = "antiphon.breaker.counted"
 EV_RETRY_DENIED = "antiphon.flow.retry_denied"
+EV_RETRY_CHARGED = "antiphon.retry.charged"
 EV_BUDGET_CHANGED = "antiphon.flow.budget"
 EV_COST_EXCEEDED = "antiphon.flow.cost"
 EV_DEADLINE_EXPIRED = "antiphon.flow.deadline_expired"
@@ -68,7 +70,48 @@ class BreakerChanged(msgspec.Struct, frozen=True, omit_defaults=True):
     rolling_cost: int = 0
     ceiling: int = 0
     probe: str = ""
-    """The call that probes: its turn and its index, `17/bob#3`."""
+    """The call that probes: its turn and its index, `17/bob#3`; in a breaker that channels share, with its channel."""
+    until: Instant = NEVER
+    """When the time of the probe is over."""
+
+
+class BreakerCounted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of a call is counted in a breaker that channels share."""
+
+    scope: str
+    call: str
+    """As `BreakerChanged.probe`."""
+    channel: str
+    attempt: int
+    failure: str = ""
+    """The class in which it failed; "" for a success, `neutral` if its caller has ended it."""
+    began: Instant = NEVER
+    """When this attempt left."""
+    passed: dict[str, Instant] = msgspec.field(default_factory=dict)
+    """When a call of the channel has last passed each class of failure before."""
+    total: int = 0
+    """How many calls of the channel have ended in all, of those that this breaker counts."""
+    rows: list[tuple[str, int]] = msgspec.field(default_factory=list)
+    """How many in each of the last seconds in which one has."""
+    limits: Json = msgspec.field(default_factory=dict)
+
+
+class RetryCharged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A retry is paid for from the bucket of a provider."""
+
+    bucket: str
+    channel: str
+    turn: str
+    index: int
+    attempt: int
+    cost: float
+    total: int = 0
+    """How many first attempts the channel has made in all."""
+    rows: list[tuple[str, int]] = msgspec.field(default_factory=list)
+    """How many in each of the last seconds in which it has made one."""
+    limits: Json = msgspec.field(default_factory=dict)
+    balance: int = 0
+    """What is left, in thousandths of a retry."""
 
 
 class RetryDenied(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -265,7 +308,9 @@ ProtectionEvent = (
     AgentCorrected
     | LoopDetected
     | BreakerChanged
+    | BreakerCounted
     | RetryDenied
+    | RetryCharged
     | BudgetChanged
     | CostExceeded
     | DeadlineExpired
@@ -284,7 +329,9 @@ PROTECTION_STRUCTS: dict[str, type[ProtectionEvent]] = {
     EV_AGENT_CORRECTED: AgentCorrected,
     EV_LOOP_DETECTED: LoopDetected,
     EV_BREAKER_CHANGED: BreakerChanged,
+    EV_BREAKER_COUNTED: BreakerCounted,
     EV_RETRY_DENIED: RetryDenied,
+    EV_RETRY_CHARGED: RetryCharged,
     EV_BUDGET_CHANGED: BudgetChanged,
     EV_COST_EXCEEDED: CostExceeded,
     EV_DEADLINE_EXPIRED: DeadlineExpired,

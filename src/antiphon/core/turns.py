@@ -154,6 +154,8 @@ class CallRecord(msgspec.Struct, frozen=True):
     """Whether it is recorded already that something else was asked for here."""
     retries: int = 0
     """How many retries are recorded, over all attempts at the turn."""
+    via: str = ""
+    """The model that a guard has chosen instead of the agent's own."""
     requested: ApprovalRequested | None = None
     """Set if a person was asked about it."""
     approved: CallApproved | None = None
@@ -191,11 +193,11 @@ def journal_of(log: Iterable[Envelope], turn_id: str, before: Journal | None = N
 def _apply_call_event(entry: CallRecord, event: CallEvent) -> CallRecord:
     match event:
         case CallStarted():
-            return msgspec.structs.replace(entry, started=event, outcome=None, conflicted=False)
+            return msgspec.structs.replace(entry, started=event, outcome=None, conflicted=False, via=event.via)
         case CallFinished() | CallFailed():
             return msgspec.structs.replace(entry, outcome=event)
         case CallRetried():
-            return msgspec.structs.replace(entry, retries=entry.retries + 1)
+            return msgspec.structs.replace(entry, retries=entry.retries + 1, via=event.via or entry.via)
         case CallCleared():
             return CallRecord(requested=entry.requested, approved=entry.approved)
         case ApprovalRequested():

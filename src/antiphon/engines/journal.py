@@ -40,6 +40,7 @@ from antiphon.core.execution_events import (
     CallStarted,
     FailureClass,
 )
+from antiphon.core.guard import Objection
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import Turn
 from antiphon.core.step import Admitted, turn_audience
@@ -64,7 +65,7 @@ logger = logging.getLogger("antiphon.engine")
 
 T = TypeVar("T", bound=CallOutcome)
 
-NO_DENIALS: Mapping[int, Deny] = {}
+NO_OBJECTIONS: Mapping[int, Objection] = {}
 STORE_RETRY_SECONDS = 1.0
 RELEASE_ATTEMPTS = 3
 PUBLIC_ENTRY_TYPES = frozenset({EV_CALL_DOUBTED, EV_APPROVAL_REQUESTED})
@@ -152,9 +153,9 @@ class TurnJournal:
         drafts = [self._draft_entry(EV_CALL_STARTED, call) for call in calls]
         drafts += [self._draft_entry(EV_APPROVAL_REQUESTED, request) for request in requests]
         # Before they wait for the write: a call that was cut off here must not be recorded as one in flight.
-        denials = await self.run.ledgers.ask(drafts) if guards.sharing else {}
+        objections = await self.run.ledgers.ask(drafts) if guards.sharing else NO_OBJECTIONS
         self._pending += drafts
-        await self._write(denials=denials)
+        await self._write(objections=objections)
         if guards.asked or requests:
             self.calls.add(self.planned, self.turn_id)
 
@@ -162,9 +163,9 @@ class TurnJournal:
         """Record that a call is about to be retried. Returns its denial, if a guard denies the retry."""
         guards = self.run.live.ruleset.calls
         draft = self._draft_entry(EV_CALL_RETRIED, retried)
-        denials = await self.run.ledgers.ask([draft]) if guards.sharing else {}
+        objections = await self.run.ledgers.ask([draft]) if guards.sharing else NO_OBJECTIONS
         self._pending.append(draft)
-        await self._write(denials=denials)
+        await self._write(objections=objections)
         if guards.asked:
             self.calls.add(self.planned, self.turn_id)
         return self.calls.denial(retried.index)
@@ -209,14 +210,14 @@ class TurnJournal:
                     raise
 
     async def _write(
-        self, ending: TurnEnding | TurnFailure | None = None, denials: Mapping[int, Deny] = NO_DENIALS
+        self, ending: TurnEnding | TurnFailure | None = None, objections: Mapping[int, Objection] = NO_OBJECTIONS
     ) -> None:
         """Have the kept entries recorded, and the end of the turn, if it ends with them.
 
-        `denials` are the calls among them that a ledger keeps back.
+        `objections` are what ledgers say about calls among them that cannot leave as they are.
         """
         run, clock = self.run, self.run.environment.clock
-        work, self._pending = JournalBatch(self.turn_claim, tuple(self._pending), denials), []
+        work, self._pending = JournalBatch(self.turn_claim, tuple(self._pending), objections), []
         self.planned = ()
         try:
             while True:

@@ -22,7 +22,7 @@ import msgspec
 from antiphon.agents.call_results import Reply, Thinking, Usage, one_reply
 from antiphon.agents.messages import Model, NoticesResume, Request, StreamsReply, ToolSpec
 from antiphon.agents.progress import AskModel, CallDenied, PreparePrompt
-from antiphon.agents.team import Limits, Member
+from antiphon.agents.team import DEFAULT_TURN_LIMITS, Limits, Member
 from antiphon.core.codec import Malformed, as_type, check_json, digest_of, encode_sorted
 from antiphon.core.envelope import NEVER, Instant, Json, add_seconds, seconds_between
 from antiphon.core.errors import ModelUnavailable, ReplyMalformed
@@ -40,6 +40,7 @@ from antiphon.engines.attempt_ends import AwaitsApproval, EngineStopping, TurnFa
 from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
 from antiphon.engines.tracing import model_label
 from antiphon.engines.user_code import run_contained
+from antiphon.guards.retry_budget import attempts_of
 from antiphon.hub.clock import DeadlineExceeded, shorter_time, steady_now
 from antiphon.hub.feed import Signal
 
@@ -54,6 +55,7 @@ MAX_RETRY_DOUBLINGS = 6
 """Beyond this exponent the delay is `MAX_RETRY_DELAY_SECONDS` anyway."""
 MIN_SECONDS_TO_RETRY = 1.0
 """With fewer seconds left, a retry is pointless."""
+TIMEOUT_STATUSES = frozenset({408, 504})
 MAX_RETRY_ERROR_CHARS = 200
 """How many characters of an error are recorded with each attempt. The last error is recorded in full."""
 
@@ -76,7 +78,7 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
     asking = RetriedModelCall(journal, wanted, model=model, limits=member.declaration.limits, until=started.until)
     try:
         answer = await asking.answer(
-            lambda: run_contained(lambda: _stream_or_ask(asking, wanted, member, model=model), name, model)
+            lambda: run_contained(lambda: _stream_or_ask(asking, wanted, member), name, asking.model)
         )
     except NoModelAnswer as error:
         if error.denied is not None:
@@ -101,10 +103,15 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
 
 def _with_guarded_fields(journal: TurnJournal, call: CallStarted, model: object) -> CallStarted:
     """The start of a model call with what guards decide by. Without guards it is recorded as it is."""
+    return msgspec.structs.replace(call, model=_guarded_name(journal, model))
+
+
+def _guarded_name(journal: TurnJournal, model: object) -> str:
+    """The name of a model as guards know it; "" where there are none."""
     if not journal.run.live.ruleset.calls.asked:
-        return call
+        return ""
     provider, name = getattr(model, "provider", None), model_label(model)
-    return msgspec.structs.replace(call, model=f"{provider}:{name}" if isinstance(provider, str) else name)
+    return f"{provider}:{name}" if isinstance(provider, str) else name
 
 
 def finished_call(journal: TurnJournal, index: int, result: Json, *, usage: Usage) -> CallFinished:
@@ -163,9 +170,9 @@ def _check_tools_callable(journal: TurnJournal, member: Member) -> None:
     journal.warn("no_tool_calls", member.path, f"its model calls no tools; it does without: {tools}")
 
 
-async def _stream_or_ask(call: RetriedModelCall, wanted: AskModel, member: Member, *, model: Model) -> Reply:
+async def _stream_or_ask(call: RetriedModelCall, wanted: AskModel, member: Member) -> Reply:
     """The model's answer; streamed, if the model can stream and the channel has subscribers of tokens."""
-    journal, run = call.journal, call.journal.run
+    journal, run, model = call.journal, call.journal.run, cast(Model, call.model)
     feed, capable = run.environment.feed, cast("object", model)
     if journal.calls.resumed and isinstance(capable, NoticesResume):
         capable.turn_resumed(run.turn_id)
@@ -227,6 +234,12 @@ class NoModelAnswer(Exception):
         self.failure: FailureClass = "timeout" if timed_out else "transport" if unavailable else "error"
 
 
+def _retry_failure(error: ModelUnavailable) -> FailureClass:
+    """The class of a failure after which a model is asked again."""
+    late = error.status in TIMEOUT_STATUSES or "Timeout" in type(error.__cause__).__name__
+    return "timeout" if late else "transport"
+
+
 class RetriedModelCall:
     """One call of a model, with its retries."""
 
@@ -239,7 +252,9 @@ class RetriedModelCall:
         limits: Limits,
         until: Instant = NEVER,
     ) -> None:
-        self.journal, self._wanted, self._model, self._limits = journal, wanted, model, limits
+        self.journal, self._wanted, self._limits = journal, wanted, limits
+        self.model = model
+        """The model that is asked next: a guard may choose another one for a retry."""
         self._until = until
         """When a guard has its time end; `NEVER` if none does."""
         self._attempt = journal.calls.record(wanted.index).retries + 1
@@ -268,7 +283,7 @@ class RetriedModelCall:
     async def _ask_once(self, ask: Callable[[], Awaitable[Reply]], seconds: float | None) -> Reply:
         run = self.journal.run
         try:
-            with run.trace.model_call(self._wanted.path, self._model, attempt=self._attempt) as span:
+            with run.trace.model_call(self._wanted.path, self.model, attempt=self._attempt) as span:
                 async with run.timers.within(seconds):
                     reply = await ask()
                 span.used(reply.usage)
@@ -286,7 +301,7 @@ class RetriedModelCall:
             raise NoModelAnswer(
                 self._with_attempt_count(f"it broke off in mid-answer: {describe_error(error)}"), unavailable=True
             ) from error
-        if self._attempt >= self._limits.model_attempts:
+        if self._attempt >= self._most_attempts:
             raise NoModelAnswer(self._with_attempt_count(describe_error(error)), unavailable=True) from error
         most = min(
             MAX_RETRY_DELAY_SECONDS, FIRST_RETRY_DELAY_SECONDS * 2 ** min(self._attempt - 1, MAX_RETRY_DOUBLINGS)
@@ -299,6 +314,14 @@ class RetriedModelCall:
             detail = self._with_attempt_count(f"{describe_error(error)}; {late}")
             raise NoModelAnswer(detail, unavailable=True) from error
         return delay
+
+    @property
+    def _most_attempts(self) -> int:
+        """How often the model is asked at most: as the agent's limits say, or else the guard of retries."""
+        said = self._limits.model_attempts
+        if said != DEFAULT_TURN_LIMITS.model_attempts:
+            return said
+        return attempts_of(self.journal.run.live.ruleset.guards) or said
 
     async def _wait(self, error: ModelUnavailable, delay: float) -> None:
         """Record the retry, and wait for its time."""
@@ -313,11 +336,15 @@ class RetriedModelCall:
             why,
             delay,
             error.status,
-            failure="transport" if guarded else "",
+            model=_guarded_name(self.journal, self.model),
+            failure=_retry_failure(error) if guarded else "",
         )
         denied = await self.journal.retry(retried)
         if denied is not None:
             raise NoModelAnswer(self._with_attempt_count(f"{why}; {denied.error}"), denied=denied) from error
+        via = self.journal.calls.record(self._wanted.index).via
+        if via:
+            self.model = self.journal.run.environment.find_model(via)
         while not stopping.is_set() and (pause := seconds_between(steady_now(clock), until)) > 0:
             # A task of its own: `ManualClock.advance` waits for the tasks that it wakes, not for a bare await.
             await asyncio.create_task(clock.wait(stopping, add_seconds(clock.now(), pause)))

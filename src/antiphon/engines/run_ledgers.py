@@ -2,7 +2,8 @@
 
 Rule 1: first the guards of the channel are asked, with nothing recorded; then the ledgers; then the call is recorded,
         for which the guards are asked again. A call that is denied at last is settled with what it cost: nothing.
-Rule 2: a ledger that cannot be asked now is asked again: without its word no call leaves.
+Rule 2: a ledger that cannot be asked now is asked again, unless the entry says otherwise: without its word no call
+        leaves.
 Rule 3: an outcome whose settlement is lost, because the process ends between the two, stays booked in full.
 """
 
@@ -18,7 +19,7 @@ from antiphon.core.envelope import Envelope, IdSource, add_seconds
 from antiphon.core.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from antiphon.core.event_data import Deny
 from antiphon.core.execution_events import DEPARTURE_TYPES, EV_CALL_RETRIED
-from antiphon.core.guard import LedgerEntry
+from antiphon.core.guard import Change, LedgerEntry, Objection
 from antiphon.core.step import stamp_draft
 from antiphon.hub.clock import Clock
 from antiphon.hub.ledgers import RUN_LEDGER, Ledgers
@@ -40,22 +41,31 @@ class RunLedgers:
     clock: Clock
     new_id: IdSource
 
-    async def ask(self, entries: Iterable[Envelope]) -> dict[int, Deny]:
-        """Ask the ledgers about the calls among these entries that are to leave. Returns those that are kept back."""
+    async def ask(self, entries: Iterable[Envelope]) -> dict[int, Objection]:
+        """Ask the ledgers about those of these entries that are to leave. Returns their objections, by position."""
         entries = tuple(entries)
         settled = {call_position(each) for each in entries if each.event_type in OUTCOME_TYPES}
         leaving = [
             each for each in entries if each.event_type in DEPARTURE_TYPES and call_position(each) not in settled
         ]
-        denials: dict[int, Deny] = {}
+        objections: dict[int, Objection] = {}
         for draft in leaving:
-            denial = await self.ask_about(draft)
-            if denial is not None:
-                denials[call_position(draft)[1]] = denial
-        return denials
+            objection = await self.ask_about(draft)
+            if objection is not None:
+                objections[call_position(draft)[1]] = objection
+        return objections
 
-    async def ask_about(self, draft: Envelope) -> Deny | None:
-        """Why a ledger keeps this back; None if none does, or if a guard of the channel does already."""
+    async def ask_about(self, draft: Envelope) -> Objection | None:
+        """What a ledger objects to this; None if none does, or if a guard of the channel denies it already.
+
+        A call that leaves in another form because of the first objection is asked about in that form.
+        """
+        objection = await self._ask_once(draft)
+        if not isinstance(objection, Change):
+            return objection
+        return await self._ask_once(objection.draft, "changed ") or objection
+
+    async def _ask_once(self, draft: Envelope, prefix: str = "") -> Objection | None:
         live, guards = self.live, self.live.ruleset.calls
         stamped = stamp_draft(draft, live.state, at=max(self.clock.now(), live.state.updated_at), new_id=self.new_id)
         allowed = guards.permit(live.fold, stamped)
@@ -65,9 +75,9 @@ class RunLedgers:
         for place, entry in enumerate(guards.asks(live.fold, allowed)):
             if entry.ledger == RUN_LEDGER and self.run == live.state.channel_id:
                 continue
-            denial = await self._offer(entry, self._key(draft, f"{purpose} {place}"))
+            denial = await self._offer(entry, self._key(draft, f"{prefix}{purpose} {place}"))
             if denial is not None:
-                return denial
+                return denial if entry.otherwise is None else entry.otherwise(denial)
         return None
 
     async def settle(self, recorded: Sequence[Envelope]) -> None:
@@ -91,6 +101,8 @@ class RunLedgers:
             try:
                 return await self.ledgers.offer(entry, run=self.run, key=key)
             except (OutcomeUnknown, StoreUnavailable) as error:
+                if entry.unreachable:
+                    return Deny(entry.unreachable, f"the ledger {entry.ledger!r} cannot be asked now")
                 logger.warning(
                     "a call of %s waits for the ledger %r: %s", self.live.state.channel_id, entry.ledger, error
                 )

@@ -41,9 +41,9 @@ BUILT_IN_GUARDS: dict[str, tuple[str, str]] = {
     "cost_velocity": ("antiphon.guards.cost_velocity", "CostVelocityMonitor"),
     "policy": ("antiphon.guards.access_policy", "AccessPolicy"),
     "gate": ("antiphon.guards.gate_guard", "GateGuard"),
+    "loop": ("antiphon.guards.loops", "LoopDetector"),
     "breaker": ("antiphon.guards.breaker", "CircuitBreaker"),
     "retry_budget": ("antiphon.guards.retry_budget", "RetryBudget"),
-    "loop": ("antiphon.guards.loops", "LoopDetector"),
     "deadlock": ("antiphon.guards.deadlock", "DeadlockMonitor"),
 }
 """The module and class of each built-in guard, in the order in which they are asked. It is loaded when it is named."""

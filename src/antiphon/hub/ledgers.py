@@ -3,7 +3,7 @@
 Rule 1: the guards of a ledger answer an offer inside the append that records what they say, so that calls which leave
         at once, from several channels or hubs, cannot exceed together what they may not exceed alone.
 Rule 2: an offer is known by the call it is about. A repeated one is answered as the first was, and counted once.
-Rule 3: what a guard records nothing of costs no write.
+Rule 3: what a guard records nothing of costs neither a write nor a read, unless hubs share the store.
 Rule 4: a ledger of the hub is a system channel. That of a run is the log of the channel in which the run began.
 """
 
@@ -39,6 +39,8 @@ class Ledgers:
         live = await self.find(entry.ledger, run)
         offer_id = derived_id(live.state.channel_id, key, entry.event_type)
         draft = replace(hub_draft(entry.event_type, entry.data), envelope_id=offer_id)
+        if await self._is_passed_over(live, draft):
+            return None
         try:
             await live.submit(_RecordOffer(draft, self._channels.deps.new_id), draft=draft)
         except Denied as denied:
@@ -46,8 +48,23 @@ class Ledgers:
             return None if denied.reason == "conflict" else Deny(denied.reason, denied.detail)
         return None
 
+<<<<<<< HEAD
     async def find(self, name: str, run: str) -> LiveChannel:
         """The log of a ledger."""
+=======
+    async def _is_passed_over(self, live: LiveChannel, draft: Envelope) -> bool:
+        """Whether the guards of the ledger allow this offer and record nothing of it."""
+        deps = self._channels.deps
+        if deps.store.caps.many_hubs and await deps.store.head(live.state.channel_id) != live.state.sequence:
+            live.log.in_doubt = True  # another hub has recorded something: it is read before the next decision
+            return False
+        at = max(deps.continuity.clock.now(), live.state.updated_at)
+        stamped = stamp_draft(draft, live.state, at=at, new_id=deps.new_id)
+        answered = live.ruleset.calls.answer(live.fold, stamped)
+        return not isinstance(answered, Deny) and not answered
+
+    async def _find(self, name: str, run: str) -> LiveChannel:
+>>>>>>> b294396 (Circuit breakers and retry budgets: guards, their ledgers, and what becomes of a call that a ledger objects to)
         if name == RUN_LEDGER:
             return await self._channels.get(run)
         if name not in self._own:

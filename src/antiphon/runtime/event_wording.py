@@ -76,6 +76,9 @@ SENTENCES: dict[EventKey, str] = {
         "<; calls in progress: {in_flight}>"
     ),
     protection.DeadlineRebased: "moves the deadline {old} to {new}: a person was waited for {suspended_ms} ms",
+    protection.RetryCharged: (
+        "pays {cost:g} for a retry of {channel} from the bucket of {bucket}; {balance} thousandths are left"
+    ),
     protection.RetryDenied: "does not allow a retry< of {model}>< in turn {turn}>: {reason}",
     protection.CostExceeded: (
         "notices that {scope} spends too fast: {spent} and {reserved} reserved in {window_s} seconds, "
@@ -111,6 +114,11 @@ VARIANTS: dict[EventKey, dict[str, str]] = {
         "stopped": "stops {scope} until a person reopens the breaker<: {reason}>",
         "*": "puts the breaker {scope} from {source} to {target}<: {reason}>",
     },
+    protection.BreakerCounted: {
+        "": "counts a success of {channel} in the breaker {scope}",
+        "neutral": "counts nothing in the breaker {scope}: {channel} has ended its call itself",
+        "*": "counts a failure of {channel} in the breaker {scope}: {failure}",
+    },
     protection.BudgetChanged: {
         "deny": "denies {need}: the budget of {scope} is {cap}, {spent} spent and {reserved} reserved",
         "expire": "books {need} in full in the budget of {scope}, whose call has not returned: {spent} of {cap} spent",
@@ -137,6 +145,7 @@ VARIANT_FIELDS: dict[EventKey, str] = {
     execution_events.CallFailed: "denied",
     protection.LoopDetected: "action",
     protection.BreakerChanged: "target",
+    protection.BreakerCounted: "failure",
     protection.BudgetChanged: "op",
     protection.LimitReached: "kind",
     protection.DeadlockDetected: "action",
