@@ -47,7 +47,15 @@ BUILT_IN_GUARDS: dict[str, tuple[str, str]] = {
     "deadlock": ("antiphon.guards.deadlock", "DeadlockMonitor"),
 }
 """The module and class of each built-in guard, in the order in which they are asked. It is loaded when it is named."""
-TIER_GUARDS: tuple[str, ...] = ("hop_limit", "depth_limit", "turn_limit", "spawn_limit", "loop")
+TIER_GUARDS: tuple[str, ...] = (
+    "hop_limit",
+    "depth_limit",
+    "turn_limit",
+    "spawn_limit",
+    "loop",
+    "breaker",
+    "retry_budget",
+)
 """The guards that every tier brings. What differs between tiers is said by each guard's `for_tier`."""
 
 LEDGER_GUARDS: dict[str, tuple[str, str]] = {

@@ -48,10 +48,6 @@ class Ledgers:
             return None if denied.reason == "conflict" else Deny(denied.reason, denied.detail)
         return None
 
-<<<<<<< HEAD
-    async def find(self, name: str, run: str) -> LiveChannel:
-        """The log of a ledger."""
-=======
     async def _is_passed_over(self, live: LiveChannel, draft: Envelope) -> bool:
         """Whether the guards of the ledger allow this offer and record nothing of it."""
         deps = self._channels.deps
@@ -63,8 +59,8 @@ class Ledgers:
         answered = live.ruleset.calls.answer(live.fold, stamped)
         return not isinstance(answered, Deny) and not answered
 
-    async def _find(self, name: str, run: str) -> LiveChannel:
->>>>>>> b294396 (Circuit breakers and retry budgets: guards, their ledgers, and what becomes of a call that a ledger objects to)
+    async def find(self, name: str, run: str) -> LiveChannel:
+        """The log of a ledger."""
         if name == RUN_LEDGER:
             return await self._channels.get(run)
         if name not in self._own:
