@@ -69,7 +69,7 @@ from antiphon.guards.breaker_memory import (
     BreakerMemory,
     CostTrip,
     ModelUse,
-    call_key,
+    call_mark,
     model_failure,
     model_scope,
     note_ended,
@@ -205,7 +205,7 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
         if draft.event_type == EV_CALL_STARTED:
             scope = model_scope(data)
             return (self._asked(draft, state, scope),) if scope else ()
-        note = memory.calls.get(call_key(data))
+        note = memory.calls.get(call_mark(data))
         if note is None or not note.model:
             return ()
         use = memory.models.get(note.model, ModelUse())
@@ -220,7 +220,7 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def settle(self, memory: BreakerMemory, state: State, outcome: Envelope) -> Sequence[LedgerEntry]:
         data = outcome.event_data
-        note = memory.ended.get(call_key(data))
+        note = memory.ended.get(call_mark(data))
         if note is None:
             return ()
         use, failure = memory.models.get(note.model, ModelUse()), model_failure({"failure": note.failure})
@@ -323,7 +323,7 @@ TYPED: dict[str, type[msgspec.Struct]] = {
 def _called(draft: Envelope) -> Called:
     data = draft.event_data
     until = data.get("until")
-    return Called(call_key(data), until if isinstance(until, str) else NEVER, bool(data.get("approved")))
+    return Called(call_mark(data), until if isinstance(until, str) else NEVER, bool(data.get("approved")))
 
 
 def _scopes_of(memory: BreakerMemory, draft: Envelope) -> tuple[str, ...]:
@@ -346,7 +346,7 @@ def _count_ended(memory: BreakerMemory, at: Instant) -> BreakerMemory:
 
 
 def _ended_calls(memory: BreakerMemory, data: Json) -> Iterator[tuple[str, BreakerEvent]]:
-    if memory.last is None or memory.last[0] != call_key(data):
+    if memory.last is None or memory.last[0] != call_mark(data):
         return
     key, note = memory.last
     for scope, epoch in note.scopes:

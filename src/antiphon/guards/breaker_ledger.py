@@ -41,7 +41,7 @@ from antiphon.guards.breaker_machine import (
     refuses,
     with_calls,
 )
-from antiphon.guards.breaker_memory import CallNote, ModelUse, call_key
+from antiphon.guards.breaker_memory import CallNote, ModelUse, call_mark
 from antiphon.guards.recent_counts import Reported, Reporters, new_rows, with_report
 
 BREAKERS_LEDGER = "breakers"
@@ -101,7 +101,7 @@ def counted_entry(
 
 def shared_key(state: State, data: Json) -> str:
     """A call as a ledger names it: the channel, the turn and the position."""
-    return f"{state.channel_id}/{call_key(data)}"
+    return f"{state.channel_id}/{call_mark(data)}"
 
 
 class BreakerLedger(msgspec.Struct, frozen=True):

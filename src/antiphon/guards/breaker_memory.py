@@ -83,7 +83,7 @@ class BreakerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.breakers.get(scope, CLOSED)
 
 
-def call_key(data: dict[str, object]) -> str:
+def call_mark(data: dict[str, object]) -> str:
     """A call as breakers name it: `17/bob#3`."""
     return f"{data.get('turn')}#{data.get('index')}"
 
@@ -114,7 +114,7 @@ def note_started(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     scopes = tuple((name, breakers[name].epoch if name in breakers else 0) for name in names)
     until = data.get("until")
     note = CallNote(scopes, model, envelope.created_at, until=until if isinstance(until, str) else NEVER)
-    calls = {**memory.calls, call_key(data): note}
+    calls = {**memory.calls, call_mark(data): note}
     if len(calls) > MAX_CALLS:
         del calls[next(iter(calls))]
     return replace(memory, calls=calls)
@@ -123,7 +123,7 @@ def note_started(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
 def note_retried(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     """The memory when a call is made again: an attempt has failed, and the next one begins."""
     data = envelope.event_data
-    key = call_key(data)
+    key = call_mark(data)
     note = memory.calls.get(key)
     if note is None:
         return memory
@@ -137,7 +137,7 @@ def note_retried(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
 def note_ended(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     """The memory when a call has an outcome. Breakers are counted by the caller."""
     data = envelope.event_data
-    key = call_key(data)
+    key = call_mark(data)
     note = memory.calls.get(key)
     if note is None:
         return memory if memory.last is None else replace(memory, last=None)

@@ -24,7 +24,7 @@ from antiphon.core.guard import ALLOW, Deny, LedgerEntry, Permission
 from antiphon.core.protection_events import EV_RETRY_CHARGED, EV_RETRY_DENIED, RetryCharged, RetryDenied
 from antiphon.core.state import RelatedFact, State
 from antiphon.core.text import describe
-from antiphon.guards.breaker_memory import call_key
+from antiphon.guards.breaker_memory import call_mark
 from antiphon.guards.named_guards import Tier
 from antiphon.guards.recent_counts import NO_COUNT, RecentCount
 from antiphon.guards.retry_bucket import NEW_BUCKET, Bucket, BucketLimits, balance_of, can_pay, credit, pay
@@ -94,7 +94,7 @@ class RetryBudget(msgspec.Struct, frozen=True, omit_defaults=True):
         data = envelope.event_data
         if envelope.event_type != EV_CALL_STARTED or isinstance(data.get("args"), dict):
             return memory
-        key, bucket = call_key(data), bucket_of(data)
+        key, bucket = call_mark(data), bucket_of(data)
         if key in memory.providers:  # started again after a crash: one call
             return memory
         providers = {**memory.providers, key: bucket}
@@ -115,7 +115,7 @@ class RetryBudget(msgspec.Struct, frozen=True, omit_defaults=True):
         if draft.event_type != EV_CALL_RETRIED:
             return ()
         data = draft.event_data
-        bucket = memory.providers.get(call_key(data)) or bucket_of(data)
+        bucket = memory.providers.get(call_mark(data)) or bucket_of(data)
         firsts = memory.firsts.get(bucket, NO_COUNT)
         charged = RetryCharged(
             bucket,
@@ -137,7 +137,7 @@ class RetryBudget(msgspec.Struct, frozen=True, omit_defaults=True):
         data = envelope.event_data
         if envelope.event_type != EV_CALL_FAILED or data.get("denied") != RETRY_REASON:
             return ()
-        bucket = memory.providers.get(call_key(data), "")
+        bucket = memory.providers.get(call_mark(data), "")
         why = "attempts" if data.get("guard") == self.name else "bucket"
         denied = RetryDenied(why, bucket, str(data.get("turn")), _whole(data.get("index")))
         return (RelatedFact(EV_RETRY_DENIED, data_of(denied), (OPERATORS,)),)
