@@ -155,7 +155,7 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     event_type: str
     data: Json
     otherwise: Callable[[Deny], Objection] | None = None
-    """What the denial of the ledger comes to: the same, or another form of the call; None for the denial itself."""
+    """What happens instead if the ledger denies the call; None if it is denied."""
     unreachable: str = ""
     """The reason for which the call is denied while the store cannot be asked; "" if it waits for the store."""
 

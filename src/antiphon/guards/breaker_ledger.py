@@ -89,7 +89,7 @@ def asked_entry(
 def counted_entry(
     data: Json, state: State, *, note: CallNote, use: ModelUse, failure: str, limits: Json
 ) -> LedgerEntry:
-    """What the ledger is told about the outcome of an attempt."""
+    """The report of an attempt's outcome to the ledger."""
     counted = BreakerCounted(note.model, shared_key(state, data), state.channel_id, note.attempt, failure)
     if failure:
         rows = list(use.ended.rows)

@@ -1,7 +1,7 @@
 """Counts by the second, as far as a window goes back: what a channel counts for itself, and reports to a ledger later.
 
-Rule 1: a report names the count of all time beside the last seconds, so that a ledger counts nothing twice, whatever
-        was reported in between, lost or repeated.
+Rule 1: a report names the count of all time beside the last seconds, so that a ledger counts nothing twice, also if
+        reports are lost or repeated.
 Rule 2: a count holds at most `MAX_ROWS` seconds.
 """
 
