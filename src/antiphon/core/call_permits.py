@@ -3,6 +3,7 @@
 Rule 1: guards are asked about a call in the append that records it, and so is whether a person decides about it.
 Rule 2: a call that is denied is recorded with its denial as the outcome.
 Rule 3: no person is asked about a call that guards deny.
+Rule 4: a call that can be undone is registered in the batch that records it, and only if it leaves.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from antiphon.core.execution_events import (
 )
 from antiphon.core.guard import Ask, Change, Objection
 from antiphon.core.ruleset import Fold, Ruleset
+from antiphon.core.saga_events import EV_SAGA_EXECUTED, EV_SAGA_REGISTERED
 from antiphon.core.state import State
 from antiphon.core.step import (
     Admitted,
+    fact_drafts,
     hub_draft,
     journal_draft,
     owed_turn,
@@ -39,6 +42,8 @@ from antiphon.core.step import (
 )
 
 OUTCOME_TYPES = frozenset({EV_CALL_FINISHED, EV_CALL_FAILED})
+SAGA_OFFER_TYPES = frozenset({EV_SAGA_REGISTERED, EV_SAGA_EXECUTED})
+"""Entries that the guard of sagas completes: a registration is recorded with the call that it is about."""
 QUESTIONED_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_RETRIED, EV_APPROVAL_REQUESTED})
 """Entries about which guards are asked."""
 
@@ -69,23 +74,45 @@ def record_permitted(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: In
     A call that has an outcome among the entries does not leave, so that they are not asked about it.
     """
     settled = {call_position(each) for each in work.entries if each.event_type in OUTCOME_TYPES}
+    offers = {call_position(each): each for each in work.entries if each.event_type == EV_SAGA_REGISTERED}
     batch: list[Envelope] = []
     for entry in work.entries:
-        leaving = entry.event_type in QUESTIONED_TYPES and call_position(entry) not in settled
-        objection = work.objections.get(call_position(entry)[1]) if leaving else None
-        match objection:
-            case Deny():
-                drafts = _denied(entry, objection)
-            case Ask():
-                drafts = (request_of_call(entry, objection, fold.state),)
-            case Change(draft=changed):
-                drafts = _permitted(ruleset, fold, replace(entry, event_data=changed.event_data), at=at)
-            case None:
-                drafts = _permitted(ruleset, fold, entry, at=at) if leaving else (entry,)
+        position = call_position(entry)
+        leaving = entry.event_type in QUESTIONED_TYPES and position not in settled
+        if entry.event_type in SAGA_OFFER_TYPES:
+            drafts = _offered(ruleset, fold, entry, at=at) if entry.event_type == EV_SAGA_EXECUTED else ()
+        elif leaving:
+            drafts = _questioned(ruleset, fold, entry, objection=work.objections.get(position[1]), at=at)
+        else:
+            drafts = (entry,)
+        if position in offers and [each.event_type for each in drafts] == [EV_CALL_STARTED]:
+            drafts = (*_offered(ruleset, fold, offers[position], at=at), *drafts)
         admitted = record_all(fold, drafts, ruleset=ruleset, at=at, new_id=new_id)
         batch.extend(admitted.batch)
         fold = admitted.fold
     return Admitted(tuple(batch), fold)
+
+
+def _questioned(
+    ruleset: Ruleset, fold: Fold, entry: Envelope, *, objection: Objection | None, at: Instant
+) -> tuple[Envelope, ...]:
+    """What is recorded for an entry about which guards and ledgers are asked."""
+    match objection:
+        case Deny():
+            return _denied(entry, objection)
+        case Ask():
+            return (request_of_call(entry, objection, fold.state),)
+        case Change(draft=changed):
+            return _permitted(ruleset, fold, replace(entry, event_data=changed.event_data), at=at)
+        case None:
+            return _permitted(ruleset, fold, entry, at=at)
+
+
+def _offered(ruleset: Ruleset, fold: Fold, offer: Envelope, *, at: Instant) -> tuple[Envelope, ...]:
+    """What the guard of sagas records of a call that can be undone."""
+    stamped = stamp_draft(offer, fold.state, at=max(at, fold.state.updated_at), new_id=str)
+    answered = ruleset.calls.answer(fold, stamped)
+    return () if isinstance(answered, Deny) else fact_drafts(answered, offer.causation_id)
 
 
 def _permitted(ruleset: Ruleset, fold: Fold, entry: Envelope, *, at: Instant) -> tuple[Envelope, ...]:

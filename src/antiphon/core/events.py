@@ -26,6 +26,7 @@ from antiphon.core.execution_events import (
     ExecutionEvent,
 )
 from antiphon.core.protection_events import PROTECTION_STRUCTS, ProtectionEvent
+from antiphon.core.saga_events import SAGA_STRUCTS, SagaEvent
 
 
 class InviteAccepted(msgspec.Struct, frozen=True):
@@ -319,6 +320,7 @@ Event = (
     | ConversationEvent
     | ExecutionEvent
     | ProtectionEvent
+    | SagaEvent
     | OtherEvent
 )
 
@@ -345,5 +347,6 @@ EVENT_STRUCTS: dict[str, type[Event]] = {
     **CONVERSATION_STRUCTS,
     **EXECUTION_STRUCTS,
     **PROTECTION_STRUCTS,
+    **SAGA_STRUCTS,
 }
 """The shape of the data of each type but `EV_TEXT`, which is read by hand: it is by far the most common."""

@@ -32,6 +32,24 @@ Hearing = tuple[tuple[Slot, Part], ...]
 """The parts that hear of an envelope, each with the place of its memory."""
 
 
+LIMITING_GUARDS = frozenset(
+    {
+        "hop_limit",
+        "depth_limit",
+        "turn_limit",
+        "spawn_limit",
+        "deadlines",
+        "budget",
+        "cost_velocity",
+        "gate",
+        "retry_budget",
+        "loop",
+        "deadlock",
+    }
+)
+"""The guards that limit how far a run goes. What undoes the run is not asked about by them."""
+
+
 class Opinions(NamedTuple):
     """Which opinions the instances of a class have, and how `Ruleset.version` names it."""
 
@@ -43,6 +61,8 @@ class Opinions(NamedTuple):
     answers: bool
     reviews: bool
     watches: bool
+    joins_snapshots: bool
+    """Whether a snapshot without its memory is used all the same: it is the last part, and heard of nothing then."""
     recorded_as: str
 
 
@@ -69,6 +89,7 @@ def opinions_of(part: object) -> Opinions:
             answers=has("answer"),
             reviews=has("review"),
             watches=has("due"),
+            joins_snapshots=getattr(kind, "joins_snapshots", False) is True,
             recorded_as=f"{name}@{version}" if isinstance(version, int) else name,
         )
     return known
@@ -125,6 +146,20 @@ class CallGuards:
                         f"permit of {type(guard).__name__} gave {describe(other)}; return ALLOW, Deny, Change or Ask"
                     )
         return draft if asking is None else asking
+
+    def permit_compensation(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Ask:
+        """A compensation as it may leave, or why not. The limits of the run do not hold for it."""
+        for slot, guard in self._permitters:
+            if getattr(guard, "name", "") in LIMITING_GUARDS:
+                continue
+            match guard.permit(fold.memory_at(slot), fold.state, draft):
+                case (Deny() | Ask()) as refusal:
+                    return refusal
+                case Change(draft=draft):
+                    continue
+                case _:
+                    continue
+        return draft
 
     def asks(self, fold: Fold, draft: Envelope) -> list[LedgerEntry]:
         """What ledgers are asked before this call leaves."""

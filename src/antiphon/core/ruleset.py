@@ -217,7 +217,8 @@ class Ruleset:
         """Whether any guard has something recorded because of an envelope."""
         self._watchers = [(slot, cast(Watches[object], part)) for slot, part, own in asked if own.watches]
         self._watchers_after_end = [(slot, part) for slot, part in self._watchers if watches_after_end(part)]
-        names = ",".join(f"{own.recorded_as}/{part.name}" for part, own in zip(parts, opinions, strict=True))
+        versioned = [(part, own) for part, own in zip(parts, opinions, strict=True) if not own.joins_snapshots]
+        names = ",".join(f"{own.recorded_as}/{part.name}" for part, own in versioned)
         self.version = hashlib.sha256(f"{FOLD_VERSION}:{names}".encode()).hexdigest()[:16]
 
     def begin(self, channel_id: str) -> Fold:
@@ -260,6 +261,8 @@ class Ruleset:
     def notices(self, fold: Fold, envelope: Envelope) -> tuple[RelatedFact, ...]:
         """What the guards have recorded because of an envelope that was just folded."""
         hearing = self._noticing.get(envelope.event_type, self._noticing_all)
+        if not hearing:
+            return ()
         return tuple(
             fact for slot, guard in hearing for fact in guard.notice(fold.memory_at(slot), fold.state, envelope)
         )
@@ -299,9 +302,14 @@ class Ruleset:
 
 def restore_fold(ruleset: Ruleset, saved: SavedFold) -> Fold | None:
     """The fold of a snapshot; None if it does not fit this ruleset, so that the log is folded instead."""
+    parts, known = ruleset.remembering, len(saved.memories)
+    if not all(opinions_of(part).joins_snapshots for part in parts[known:]):
+        return None
     try:
-        pairs = zip(ruleset.remembering, saved.memories, strict=True)
-        return Fold(saved.state, tuple(as_type(memory, part.memory) for part, memory in pairs))
+        restored: list[object] = [
+            as_type(memory, part.memory) for part, memory in zip(parts[:known], saved.memories, strict=True)
+        ]
+        return Fold(saved.state, (*restored, *(part.memory() for part in parts[known:])))
     except (Malformed, ValueError):
         return None
 

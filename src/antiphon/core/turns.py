@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from antiphon.core.call_permits import JournalBatch, TurnClaim, record_permitted
+from antiphon.core.call_permits import SAGA_OFFER_TYPES, JournalBatch, TurnClaim, record_permitted
 from antiphon.core.codec import digest_of
 from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json
 from antiphon.core.event_data import Deny, event_of
@@ -85,7 +85,7 @@ def write_entries(
     refusal = _check_claim(fold.state, work.claim)
     if refusal is not None:
         return refusal
-    if not ruleset.calls.asked:
+    if not ruleset.calls.asked and all(each.event_type not in SAGA_OFFER_TYPES for each in work.entries):
         return record_all(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
     return record_permitted(fold, work, ruleset=ruleset, at=at, new_id=new_id)
 

@@ -45,6 +45,7 @@ BUILT_IN_GUARDS: dict[str, tuple[str, str]] = {
     "breaker": ("antiphon.guards.breaker", "CircuitBreaker"),
     "retry_budget": ("antiphon.guards.retry_budget", "RetryBudget"),
     "deadlock": ("antiphon.guards.deadlock", "DeadlockMonitor"),
+    "saga": ("antiphon.guards.saga", "Saga"),
 }
 """The module and class of each built-in guard, in the order in which they are asked. It is loaded when it is named."""
 TIER_GUARDS: tuple[str, ...] = (

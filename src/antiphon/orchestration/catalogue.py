@@ -25,6 +25,7 @@ from antiphon.core.ruleset import Adapter, Expectation, Ruleset, Seats, TurnEnd
 from antiphon.core.text import describe, describe_error, explain_decode_error
 from antiphon.guards.named_guards import check_tier, guards_of, ledger_guards
 from antiphon.guards.run_limits import HopLimit
+from antiphon.guards.saga import Saga
 from antiphon.guards.standard_guards import (
     EXPECTATION_CLOCKS,
     EXPECTATION_HANDLERS,
@@ -258,13 +259,15 @@ def ruleset_for(channel_type: str, knobs: Json) -> Ruleset:
     hop_limits = [guard for guard in named if isinstance(guard, HopLimit)]
     if ends_in(kind) == "packet" and traits_of(adapter).handoffs is None:  # otherwise the adapter limits them itself
         guards += hop_limits or [HopLimit()]
-    guards += [guard for guard in named if guard not in hop_limits]
+    sagas = [guard for guard in named if isinstance(guard, Saga)]
+    guards += [guard for guard in named if guard not in hop_limits and guard not in sagas]
     writers = _writers_by_key(knobs)
     if writers:
         guards.append(ContextWriters(writers))
     guards.append(TimeToLive())
     expected = _check_list("expectations", knobs.get("expectations"), of="expectations")
     guards.extend(expectations_for(kind, expected))
+    guards.extend(sagas or [Saga()])  # the last: snapshots of before there were sagas are still used
     return make_ruleset(adapter, guards)
 
 

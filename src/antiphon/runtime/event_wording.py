@@ -15,6 +15,7 @@ import msgspec
 from antiphon.core import conversation_events as conversation
 from antiphon.core import events, execution_events
 from antiphon.core import protection_events as protection
+from antiphon.core import saga_events as sagas
 from antiphon.core.envelope import Json
 
 OPTIONAL_PART = re.compile(r"<([^<>{]*\{(\w+)[^<>]*)>")
@@ -93,6 +94,10 @@ SENTENCES: dict[EventKey, str] = {
     protection.AgentCorrected: "tells< {agent}>: {text}",
     protection.RunCharged: "counts a call of {channel} here: {kind}< {name}>< of {agent}>< in {scope}>",
     protection.RunSettled: "notes the outcome of a call of {channel}<: {cost}><, tokens: {tokens}>",
+    sagas.SagaRegistered: "registers that {comp_name} undoes {tool} ({step})",
+    sagas.SagaOwed: "has {steps} calls to be undone, because the channel ended: {reason}",
+    sagas.SagaClaimed: "runs the compensations",
+    sagas.SagaFinished: "has finished compensating: {done} undone, {skipped} skipped, {stuck} decided by a person",
     protection.OnceRegistered: "registers call {index} of turn {turn} in {channel} as the one call of {tool}",
 }
 """By the event, or by its type if it has no shape of its own, or shares one."""
@@ -134,6 +139,20 @@ VARIANTS: dict[EventKey, dict[str, str]] = {
         "warn": "notices no progress between {cycle} ({kind}, {occurrences} times)",
         "trip": "ends the deadlock of {cycle} ({kind}, {occurrences} times)<; {routed_to} gets the turn>",
     },
+    sagas.SagaExecuted: {
+        "done": "notes that {step} has taken effect",
+        "failed": "notes that {step} has failed, and need not be undone",
+        "unknown": "does not know whether {step} took effect",
+        "repeated": "notes that {step} was answered with the result of another call",
+    },
+    sagas.SagaCompensation: {
+        "pending": "lets {comp_name} be tried again for {step}<, says {by}>",
+        "running": "undoes {step} with {comp_name}, attempt {attempt}",
+        "failed": "could not undo {step} with {comp_name}, attempt {attempt}<: {why}><; the next is after {until}>",
+        "stuck": "waits for a person to decide how {step} is undone by {comp_name}<: {why}>",
+        "done": "has undone {step} with {comp_name}<, says {by}>",
+        "skipped": "does not undo {step} with {comp_name}<, says {by}>",
+    },
     protection.ValidationResult: {
         "pass": "gate {gate} ({side}) passes: {results}<; confidence {confidence}>",
         "fail": "gate {gate} ({side}) fails: {results}<; confidence {confidence}>",
@@ -149,6 +168,8 @@ VARIANT_FIELDS: dict[EventKey, str] = {
     protection.BudgetChanged: "op",
     protection.LimitReached: "kind",
     protection.DeadlockDetected: "action",
+    sagas.SagaExecuted: "status",
+    sagas.SagaCompensation: "status",
     protection.ValidationResult: "verdict",
 }
 """The field of an event that selects its sentence."""
