@@ -24,6 +24,7 @@ from antiphon import (
     register_adapter,
 )
 from antiphon.core.errors import Conflict, IdReused, LogCorrupt, OutcomeUnknown, StoreError, StoreUnavailable, TooLarge
+from antiphon.hub.channel_log import ENVELOPES_PER_SNAPSHOT
 from antiphon.hub.feed import MAX_TAIL_BYTES, TailCache
 from antiphon.hub.system_channels import ParticipantRecord
 from antiphon.orchestration import catalogue
@@ -161,6 +162,34 @@ async def test_what_still_waits_when_its_sender_leaves_is_not_recorded(clock: Ma
         store.let_pass()
         await soon(asyncio.gather(first, last))
         assert texts(await here.log(channel)) == ["first", "last"]
+
+
+async def test_what_the_store_refused_is_not_folded(here: Team) -> None:
+    channel = await here["alice"].open(type="discussion", target="bob")
+    before = channel.state
+    store_of(here).fail("append", AWAY)
+    with pytest.raises(StoreUnavailable):
+        await channel.send("lost")
+    assert channel.state == before
+    assert (await channel.send("kept")).sequence == before.sequence + 1
+    assert texts(await here.log(channel)) == ["kept"]
+
+
+async def test_a_channel_loaded_from_its_first_snapshot_is_what_it_was() -> None:
+    store = TroubledStore()
+    hub = await Hub.over(store)
+    alice = await hub.register("alice")
+    await hub.register("bob")
+    channel = await alice.open(target="bob")
+    await channel.set_context(topic="bridges")
+    for number in range(ENVELOPES_PER_SNAPSHOT):
+        await channel.send(f"number {number}")
+    before = channel.state
+    assert await store.get_snapshot(channel.channel_id) is not None
+    await hub.close()
+    hub = await Hub.over(store)
+    assert (await (await hub.register("alice")).channel(channel.channel_id)).state == before
+    await hub.close()
 
 
 async def test_everybody_has_an_error_of_their_own(here: Team) -> None:

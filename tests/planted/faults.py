@@ -5,17 +5,25 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from antiphon.core import state
+from antiphon.core.envelope import Envelope
+from antiphon.core.ruleset import Fold
 from antiphon.guards import gates
 from antiphon.guards.gate_checks import CheckFault, CheckResult
-from antiphon.hub import live
-from antiphon.runtime import cedar_policy, gate_runs, subscriptions
+from antiphon.hub import channel_log, live
+from antiphon.runtime import approvals, cedar_policy, gate_runs, subscriptions
+from antiphon.store import sqlite_commits
+from antiphon.store.records import genesis_hash
+from antiphon.store.sqlite import SqliteStore
+from antiphon.store.sqlite_reads import LogHead
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -50,7 +58,74 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(live, "first_or_conflict", lambda draft, first: first)
 
 
-@fault("missing_audience_filter", found_by="tests/laws/test_audience.py")
+@fault("ack_before_sync", found_by="tests/faults/test_power.py::test_a_short_search_finds_no_loss_either")
+def _(patch: pytest.MonkeyPatch) -> None:
+    opened = SqliteStore.open.__func__  # type: ignore[attr-defined]
+
+    async def unsynced(kind: type[SqliteStore], path: object, **options: object) -> object:
+        return await opened(kind, path, **{**options, "synchronous": "NORMAL"})
+
+    patch.setattr(SqliteStore, "open", classmethod(unsynced))
+
+
+@fault("fold_before_append", found_by="tests/hub/test_trouble.py::test_what_the_store_refused_is_not_folded")
+def _(patch: pytest.MonkeyPatch) -> None:
+    record = channel_log.ChannelLog.record
+
+    async def folded_first(self: channel_log.ChannelLog, batch: list[Envelope], fold: Fold) -> bool:
+        try:
+            return await record(self, batch, fold)
+        except BaseException:
+            self.fold = fold
+            raise
+
+    patch.setattr(channel_log.ChannelLog, "record", folded_first)
+
+
+@fault(
+    "first_snapshot_loss",
+    found_by="tests/hub/test_trouble.py::test_a_channel_loaded_from_its_first_snapshot_is_what_it_was",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    keep = channel_log.ChannelLog._keep_snapshot
+
+    async def without_its_beginning(self: channel_log.ChannelLog) -> None:
+        whole, first = self.fold, self._snapshot_at == 0
+        if first:
+            self.fold = replace(whole, state=replace(whole.state, turn_count=0, context_vars={}))
+        try:
+            await keep(self)
+        finally:
+            self.fold = whole
+
+    patch.setattr(channel_log.ChannelLog, "_keep_snapshot", without_its_beginning)
+
+
+@fault("on_conflict_ignore", found_by="tests/store/test_sqlite.py::test_two_hubs_without_a_lock_cannot_both_win")
+def _(patch: pytest.MonkeyPatch) -> None:
+    for statement in ("_INSERT_INTO", "_INSERT_ROW"):
+        text = getattr(sqlite_commits, statement)
+        patch.setattr(sqlite_commits, statement, text.replace("INSERT INTO", "INSERT OR IGNORE INTO"))
+
+
+@fault(
+    "tail_not_truncated",
+    found_by="tests/store/test_sqlite_corruption.py::test_nothing_is_recorded_behind_a_torn_last_record",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    select = "SELECT seq, hash FROM log WHERE tenant = ? AND channel = ? ORDER BY seq DESC LIMIT 1"
+
+    def unchecked_head(connection: sqlite3.Connection, tenant: str, channel: str) -> LogHead:
+        found = connection.execute(select, (tenant, channel)).fetchone()
+        return LogHead(0, genesis_hash(tenant, channel), "") if found is None else LogHead(*found, "active")
+
+    patch.setattr(sqlite_commits, "read_log_head", unchecked_head)
+
+
+@fault(
+    "missing_audience_filter",
+    found_by="tests/hub/test_delivery.py::test_an_inbox_has_what_is_addressed_to_its_owner_by_others",
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(subscriptions, "visible_to", lambda envelope, reader: True)
 
@@ -63,6 +138,22 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return made(**{**options, "follow_redirects": True})  # type: ignore[arg-type]
 
     patch.setattr(httpx2, "AsyncClient", following)
+
+
+# People
+
+
+@fault(
+    "agent_decides_approval",
+    found_by="tests/runtime/test_approvals.py::test_neither_agents_nor_services_decide",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    record = approvals._record_decision
+
+    async def decided_by_anybody(*given: object, kind: str, **options: object) -> object:
+        return await record(*given, kind=approvals.HUMAN_KIND, **options)  # type: ignore[arg-type]
+
+    patch.setattr(approvals, "_record_decision", decided_by_anybody)
 
 
 # Gates and policies

@@ -114,6 +114,19 @@ async def test_appends_go_on_beside_a_channel_whose_end_is_damaged(filled: Sqlit
     await store.close()
 
 
+@pytest.mark.parametrize("torn", ["substr(body, 1, length(body) - 3)", "substr(body, 1, 1)", "x''"])
+async def test_nothing_is_recorded_behind_a_torn_last_record(filled: SqliteStore, tamper: Tamper, torn: str) -> None:
+    await filled.close()
+    tamper(f"UPDATE log SET body = {torn} WHERE channel = 'bad' AND seq = ?", LENGTH)
+    store = await SqliteStore.open(filled.path)
+    with pytest.raises(LogCorrupt) as caught:
+        await store.append("bad", text_batch("bad", LENGTH + 1), expected=LENGTH)
+    assert (caught.value.channel_id, caught.value.sequence) == ("bad", LENGTH)
+    assert await store.head("bad") == LENGTH
+    assert len((await store.read("bad")).envelopes) == LENGTH - 1
+    await store.close()
+
+
 async def test_a_tail_goes_on_without_the_damaged_channel(filled: SqliteStore, tamper: Tamper) -> None:
     tamper("UPDATE log SET body = x'00' WHERE channel = 'bad' AND seq = ?", BAD)
     tail = filled.tail(cursor="0")
