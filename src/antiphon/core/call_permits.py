@@ -177,6 +177,8 @@ def request_of_call(call: Envelope, asked: Ask, state: State) -> Envelope:
         list(asked.approvers),
         guard=asked.guard,
         same=str(data.get("same", "")),
+        most=_whole_number(data.get("most")),
+        tokens=_whole_number(data.get("tokens")),
     )
     audience = [OPERATORS] if turn is None else turn_audience(turn)
     return hub_draft(EV_APPROVAL_REQUESTED, data_of(request), cause=call.causation_id, audience=audience)
@@ -185,6 +187,10 @@ def request_of_call(call: Envelope, asked: Ask, state: State) -> Envelope:
 def call_of_request(data: Json) -> Json:
     """The data of the `call.started` that an approval is requested for."""
     return {name: data[name] for name in ("turn", "index", "name", "digest", "args", "agent") if name in data}
+
+
+def _whole_number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def plain_json(value: object) -> Json:

@@ -61,6 +61,8 @@ class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many equal calls may follow each other, of a tool that is meant to be polled; 0 for any other tool."""
     poll_seconds: float = 0.0
     """The seconds that must lie between two of them."""
+    unpriced: bool = False
+    """Whether the price of the model is unknown: `most` is what it costs at the highest price."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -99,7 +101,7 @@ class CallFailed(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: str = ""
     """What the agent says instead, if the denial ends the turn."""
     guard: str = ""
-    """The name of the guard that has denied it; "" if a ledger has, which several guards share."""
+    """The name of the guard that has denied it, be it in a ledger; "" if that is not known."""
     failure: FailureClass = ""
     cost: int = 0
     """What it has cost all the same, as of a call that has finished."""
@@ -229,6 +231,9 @@ class ApprovalRequested(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of the guard that has a person decide; "" if the tool does."""
     same: str = ""
     """As in `CallStarted`."""
+    most: int = 0
+    """What the call may cost, as in `CallStarted`."""
+    tokens: int = 0
 
 
 class ApprovalDecided(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,7 +5,7 @@ Rule 1: that is a matter of their classes, so each class is looked at once: chec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -163,7 +163,8 @@ class CallGuards:
 
     def asks(self, fold: Fold, draft: Envelope) -> list[LedgerEntry]:
         """What ledgers are asked before this call leaves."""
-        return [entry for slot, part in self._sharing for entry in part.ask(fold.memory_at(slot), fold.state, draft)]
+        asked = (entry for slot, part in self._sharing for entry in part.ask(fold.memory_at(slot), fold.state, draft))
+        return _each_once(asked)
 
     def task_facts(self, fold: Fold, draft: Envelope, reason: str) -> tuple[RelatedFact, ...]:
         """What is recorded of a task that was denied for this reason."""
@@ -195,9 +196,9 @@ class CallGuards:
 
     def settles(self, fold: Fold, outcome: Envelope) -> list[LedgerEntry]:
         """What is offered to ledgers once this outcome is recorded."""
-        return [
+        return _each_once(
             entry for slot, part in self._sharing for entry in part.settle(fold.memory_at(slot), fold.state, outcome)
-        ]
+        )
 
     def answer(self, fold: Fold, offer: Envelope) -> Deny | tuple[RelatedFact, ...]:
         """What a ledger with this ruleset records of an offer, or why it denies it."""
@@ -205,14 +206,23 @@ class CallGuards:
         for slot, part in self._answering:
             answered = part.answer(fold.memory_at(slot), fold.state, offer)
             if isinstance(answered, Deny):
-                return answered
-            facts += answered
+                return answered if answered.guard else replace(answered, guard=str(getattr(part, "name", "")))
+            facts += [fact for fact in answered if fact not in facts]  # several guards may count the same call
         return tuple(facts)
 
 
 def _is_asked_about_tasks(part: object) -> bool:
     """Whether its `permit` and `ask` are about tasks that are to be given, and not about calls."""
     return getattr(part, "about_tasks", False) is True
+
+
+def _each_once(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """The entries in their order. What several guards offer to one ledger in the same words is offered once."""
+    found: list[LedgerEntry] = []
+    for entry in entries:
+        if entry not in found:
+            found.append(entry)
+    return found
 
 
 def watches_after_end(part: object) -> bool:

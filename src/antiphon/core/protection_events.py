@@ -126,18 +126,23 @@ class RetryDenied(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BudgetChanged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A budget has refused a call, or has booked a reservation in full whose call never returned."""
+    """A budget has denied a call, has had a person asked about it, or has booked a reservation whose call is lost."""
 
-    op: Literal["deny", "expire", "warn"]
+    op: Literal["deny", "ask", "expire", "warn"]
     scope: str
+    """`run`, `agent:<name>` or `tenant`."""
     unit: str
-    """`micro`, `tokens`, `model_calls` or `tool_calls`."""
+    """`micro`, `tokens`, `model_calls` or `tool_calls`; "" if a ledger has denied it, which keeps that to itself."""
     need: int = 0
     spent: int = 0
     reserved: int = 0
     cap: int = 0
     turn: str = ""
     index: int = 0
+    channel: str = ""
+    """The channel of the call; "" for this one."""
+    tokens: int = 0
+    """How many tokens are booked with a reservation."""
 
 
 class CostExceeded(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -150,6 +155,10 @@ class CostExceeded(msgspec.Struct, frozen=True, omit_defaults=True):
     reserved: int
     ceiling: int
     action: str
+    """`deny`, or `ask` if a person decides."""
+    need: int = 0
+    turn: str = ""
+    index: int = 0
 
 
 class DeadlineExpired(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -269,6 +278,8 @@ class RunCharged(msgspec.Struct, frozen=True, omit_defaults=True):
     until: Instant = NEVER
     limits: Json = msgspec.field(default_factory=dict)
     """The limits of the guard that asks, in a ledger that has none of its own."""
+    approved: bool = False
+    """Whether a person has allowed it, beyond the limits too."""
 
 
 class RunSettled(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -280,6 +291,8 @@ class RunSettled(msgspec.Struct, frozen=True, omit_defaults=True):
     scope: str = ""
     cost: int = 0
     tokens: int = 0
+    denied: bool = False
+    """Whether it was denied after all, and so never left."""
 
 
 class OnceRegistered(msgspec.Struct, frozen=True, omit_defaults=True):

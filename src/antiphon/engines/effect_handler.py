@@ -35,7 +35,15 @@ from antiphon.core.turns import TurnFailure
 from antiphon.core.views import Message, View
 from antiphon.engines.attempt_ends import TurnFailedError
 from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
-from antiphon.engines.model_calls import NoModelAnswer, RetriedModelCall, ask_model, finished_call, start_model_call
+from antiphon.engines.model_calls import (
+    NoModelAnswer,
+    RetriedModelCall,
+    ask_model,
+    deadline_of_guards,
+    finished_call,
+    start_model_call,
+)
+from antiphon.engines.reservations import reserving_summary
 from antiphon.engines.tool_calls import resolve_tool_calls
 from antiphon.engines.user_code import call_contained, run_contained
 
@@ -131,19 +139,20 @@ class EffectHandler:
         recorded = recorded_result(journal, index, SUMMARY_CALL, kind=SummaryOutcome)
         if recorded is not None:
             return recorded
-        started = await start_model_call(
-            journal, CallStarted(run.turn_id, index, SUMMARY_CALL, digest_of(due), agent=agent_in_journal(wanted.path))
-        )
+        limits = owner.declaration.limits
+        call = CallStarted(run.turn_id, index, SUMMARY_CALL, digest_of(due), agent=agent_in_journal(wanted.path))
+        call = reserving_summary(journal, call, due=due, limits=limits)
+        started = await start_model_call(journal, call)
         if isinstance(started, CallDenied):
             return started
-        limits, until = owner.declaration.limits, started.until
-        call = RetriedModelCall(journal, wanted, model=view.summarise, limits=limits, until=until)
+        until = deadline_of_guards(call, started)
+        asking = RetriedModelCall(journal, wanted, model=view.summarise, limits=limits, until=until)
         try:
-            reply = await call.answer(lambda: _call_summariser(view, due, f"the summary of {run.caller(owner.path)}"))
+            reply = await asking.answer(lambda: _call_summariser(view, due, f"the summary of {run.caller(owner.path)}"))
         except NoModelAnswer as error:
             if error.denied is not None:
                 return CallDenied(error.denied.denied, error.denied.answer)
-            raise call_failure(journal, index, TurnFailure("summary_error", str(error)), kind=error.failure) from error
+            raise error.as_failure(journal, index, "summary_error") from error
         try:
             summary = view.summary_of(messages, reply.text, format_member_path(owner.path))
             check_json(summary.text)

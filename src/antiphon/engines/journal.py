@@ -64,6 +64,7 @@ from antiphon.hub.live import LiveChannel
 logger = logging.getLogger("antiphon.engine")
 
 T = TypeVar("T", bound=CallOutcome)
+Booked = tuple[int, int]  # of a call: its cost in millionths of a dollar, and its tokens
 
 NO_OBJECTIONS: Mapping[int, Objection] = {}
 STORE_RETRY_SECONDS = 1.0
@@ -336,11 +337,12 @@ def recordable_data(made: msgspec.Struct, subject: str) -> Json:
 
 
 def call_failure(
-    journal: TurnJournal, index: int, failure: TurnFailure, *, kind: FailureClass = "error"
+    journal: TurnJournal, index: int, failure: TurnFailure, *, kind: FailureClass = "error", booked: Booked = (0, 0)
 ) -> TurnFailedError:
     """The failure of a turn by the failure of one of its calls, which is kept for the journal."""
-    guarded = journal.run.live.ruleset.calls.asked
-    failed = CallFailed(journal.turn_id, index, failure.detail, failure=kind if guarded else "")
+    (cost, tokens), guarded = booked, journal.run.live.ruleset.calls.asked
+    kind = kind if guarded else ""
+    failed = CallFailed(journal.turn_id, index, failure.detail, failure=kind, cost=cost, tokens=tokens)
     journal.keep(EV_CALL_FAILED, failed)
     return TurnFailedError(failure.reason, failure.detail)
 

@@ -38,6 +38,7 @@ from antiphon.core.text import describe_error
 from antiphon.core.turns import TurnFailure
 from antiphon.engines.attempt_ends import AwaitsApproval, EngineStopping, TurnFailedError
 from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
+from antiphon.engines.reservations import booked_usage, full_booking, reserving_call
 from antiphon.engines.tracing import model_label
 from antiphon.engines.user_code import run_contained
 from antiphon.guards.retry_budget import attempts_of
@@ -69,13 +70,16 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
         return recorded
     run, member = journal.run, journal.run.team.members[wanted.path]
     _check_tools_callable(journal, member)
-    call = CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent_in_journal(wanted.path))
-    started = await start_model_call(journal, _with_guarded_fields(journal, call, member.declaration.model))
+    model, limits = member.declaration.model, member.declaration.limits
+    agent, called = agent_in_journal(wanted.path), _guarded_name(journal, model)
+    call = CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent, model=called)
+    call = await reserving_call(journal, call, model=model, request=wanted.request, limits=limits)
+    started = await start_model_call(journal, call)
     if isinstance(started, CallDenied):
         return started
-    model = run.environment.find_model(started.via) if started.via else member.declaration.model
+    model = run.environment.find_model(started.via) if started.via else model
     name = f"the model of {run.caller(wanted.path)}"
-    asking = RetriedModelCall(journal, wanted, model=model, limits=member.declaration.limits, until=started.until)
+    asking = RetriedModelCall(journal, wanted, model=model, limits=limits, until=deadline_of_guards(call, started))
     try:
         answer = await asking.answer(
             lambda: run_contained(lambda: _stream_or_ask(asking, wanted, member), name, asking.model)
@@ -84,15 +88,18 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
         if error.denied is not None:
             return CallDenied(error.denied.denied, error.denied.answer)
         reason = "model_timeout" if error.timed_out else "model_error"
-        raise call_failure(journal, wanted.index, TurnFailure(reason, str(error)), kind=error.failure) from error
+        raise error.as_failure(journal, wanted.index, reason) from error
     try:
         result = _recordable_reply(answer)
         reply = as_type(result, Reply)
     except Malformed as error:
         failure = TurnFailure("model_error", f"its reply cannot be recorded: {error}")
-        raise call_failure(journal, wanted.index, failure, kind="schema") from error
+        raise call_failure(
+            journal, wanted.index, failure, kind="schema", booked=full_booking(journal, wanted.index)
+        ) from error
     except Exception as error:
-        raise call_failure(journal, wanted.index, TurnFailure("model_error", describe_error(error))) from error
+        failure = TurnFailure("model_error", describe_error(error))
+        raise call_failure(journal, wanted.index, failure, booked=full_booking(journal, wanted.index)) from error
     finished = finished_call(journal, wanted.index, result, usage=reply.usage)
     output = run.team.output_at(wanted.path) if run.live.ruleset.calls.asked and not reply.calls else None
     if output is not None and output.complaint(reply.text) is not None:
@@ -101,9 +108,9 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
     return reply
 
 
-def _with_guarded_fields(journal: TurnJournal, call: CallStarted, model: object) -> CallStarted:
-    """The start of a model call with what guards decide by. Without guards it is recorded as it is."""
-    return msgspec.structs.replace(call, model=_guarded_name(journal, model))
+def deadline_of_guards(call: CallStarted, started: CallStarted) -> Instant:
+    """When a guard has the time of a call end; `NEVER` if none has changed when its reservation ends."""
+    return NEVER if started.until == call.until else started.until
 
 
 def _guarded_name(journal: TurnJournal, model: object) -> str:
@@ -118,8 +125,8 @@ def finished_call(journal: TurnJournal, index: int, result: Json, *, usage: Usag
     """The outcome of a model call, with what it has used if guards count that."""
     if not journal.run.live.ruleset.calls.asked:
         return CallFinished(journal.turn_id, index, result)
-    tokens = usage.input_tokens + usage.output_tokens
-    return CallFinished(journal.turn_id, index, result, cost=usage.cost or 0, tokens=tokens)
+    cost, tokens = booked_usage(journal, index, usage)
+    return CallFinished(journal.turn_id, index, result, cost=cost, tokens=tokens)
 
 
 async def start_model_call(journal: TurnJournal, call: CallStarted) -> CallStarted | CallDenied:
@@ -227,11 +234,19 @@ class NoModelAnswer(Exception):
         *,
         timed_out: bool = False,
         unavailable: bool = False,
+        answered: bool = False,
         denied: CallFailed | None = None,
     ) -> None:
         super().__init__(detail)
         self.timed_out, self.denied = timed_out, denied
+        self._may_cost = timed_out or answered
+        """Whether it may have worked on an answer all the same."""
         self.failure: FailureClass = "timeout" if timed_out else "transport" if unavailable else "error"
+
+    def as_failure(self, journal: TurnJournal, index: int, reason: str) -> TurnFailedError:
+        """The failure of a turn by this, which is kept for the journal."""
+        booked = full_booking(journal, index) if self._may_cost else (0, 0)
+        return call_failure(journal, index, TurnFailure(reason, str(self)), kind=self.failure, booked=booked)
 
 
 def _retry_failure(error: ModelUnavailable) -> FailureClass:
@@ -293,13 +308,16 @@ class RetriedModelCall:
         except DeadlineExceeded as error:
             raise self._timeout_error() from error
         except Exception as error:
-            raise NoModelAnswer(self._with_attempt_count(describe_error(error))) from error
+            answered = isinstance(error, ReplyMalformed)
+            raise NoModelAnswer(self._with_attempt_count(describe_error(error)), answered=answered) from error
 
     def _delay(self, error: ModelUnavailable) -> float:
         """The seconds until the next attempt; `NoModelAnswer` if there is none."""
         if self.has_streamed:
             raise NoModelAnswer(
-                self._with_attempt_count(f"it broke off in mid-answer: {describe_error(error)}"), unavailable=True
+                self._with_attempt_count(f"it broke off in mid-answer: {describe_error(error)}"),
+                unavailable=True,
+                answered=True,
             ) from error
         if self._attempt >= self._most_attempts:
             raise NoModelAnswer(self._with_attempt_count(describe_error(error)), unavailable=True) from error

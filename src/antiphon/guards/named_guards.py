@@ -53,14 +53,16 @@ TIER_GUARDS: tuple[str, ...] = (
     "depth_limit",
     "turn_limit",
     "spawn_limit",
-    "loop",
+    "budget",
+    "cost_velocity",
     "breaker",
     "retry_budget",
+    "loop",
 )
 """The guards that every tier brings. What differs between tiers is said by each guard's `for_tier`."""
 
 LEDGER_GUARDS: dict[str, tuple[str, str]] = {
-    "spend": ("antiphon.guards.budget", "SpendLedger"),
+    "spend": ("antiphon.guards.spend_ledger", "SpendLedger"),
     "breakers": ("antiphon.guards.breaker", "BreakerLedger"),
     "retries": ("antiphon.guards.retry_budget", "RetryLedger"),
 }
@@ -124,8 +126,9 @@ def guards_of(knobs: Json) -> list[Guard]:
     named = [guard_from_data(entry) for entry in _entries_of(knobs)]
     _check_named_once(named)
     if tier is not None:
-        given = {guard.name for guard in named}
-        named += [find_guard(name)() for name in TIER_GUARDS if name not in given]
+        given = {_guard_key(guard) for guard in named}
+        usual = [find_guard(name)() for name in TIER_GUARDS]
+        named += [guard for guard in usual if _guard_key(guard) not in given]
         named = [guard.for_tier(tier) if isinstance(guard, ForTier) else guard for guard in named]
     order = {name: place for place, name in enumerate(BUILT_IN_GUARDS)}
     return sorted(named, key=lambda guard: order.get(guard.name, len(order)))
@@ -134,17 +137,13 @@ def guards_of(knobs: Json) -> list[Guard]:
 def inherit_guards(above: Json, own: Json) -> Json:
     """The knobs `guards` and `tier` of the channel of a task: what holds above holds in it, too.
 
-    `own` are the knobs of the agent's own threads. Of two guards of one name that of above counts.
+    `own` are the knobs of the agent's own threads. Of two guards of one name and scope that of above counts.
     """
     entries = [*_entries_of(above)]
-    known = {_entry_name(entry) for entry in entries}
-    entries += [entry for entry in _entries_of(own) if _entry_name(entry) not in known]
+    known = {_guard_key(guard_from_data(entry)) for entry in entries}
+    entries += [entry for entry in _entries_of(own) if _guard_key(guard_from_data(entry)) not in known]
     tier = above.get("tier", own.get("tier"))
     return {**({"guards": copy_json(entries)} if entries else {}), **({} if tier is None else {"tier": tier})}
-
-
-def _entry_name(entry: object) -> object:
-    return entry.get("name") if isinstance(entry, dict) else entry
 
 
 def ledger_guards(knobs: Json) -> list[Guard]:
@@ -222,10 +221,15 @@ def _check_named_once(guards: Sequence[Guard]) -> None:
     """Two of one name would each count for itself. Those with a scope differ by it."""
     seen: set[tuple[str, object]] = set()
     for guard in guards:
-        key = guard.name, getattr(guard, "scope", None)
+        key = _guard_key(guard)
         if key in seen:
             raise RulesInvalid(f"guards names {guard.name!r} twice; name it once")
         seen.add(key)
+
+
+def _guard_key(guard: Guard) -> tuple[str, object]:
+    """What tells guards of a channel apart: the name, and the scope if there are several."""
+    return guard.name, getattr(guard, "scope", None)
 
 
 def _field_names(kind: type) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ Rule 4: a ledger of the hub is a system channel. That of a run is the log of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from antiphon.core.envelope import Envelope, IdSource, Instant, derived_id
 from antiphon.core.errors import Denied
@@ -41,11 +41,13 @@ class Ledgers:
         draft = replace(hub_draft(entry.event_type, entry.data), envelope_id=offer_id)
         if await self._is_passed_over(live, draft):
             return None
+        plan = _RecordOffer(draft, self._channels.deps.new_id)
         try:
-            await live.submit(_RecordOffer(draft, self._channels.deps.new_id), draft=draft)
+            await live.submit(plan, draft=draft)
         except Denied as denied:
-            # A conflict: the first offer under this id is recorded, with another time or price perhaps.
-            return None if denied.reason == "conflict" else Deny(denied.reason, denied.detail)
+            if denied.reason == "conflict":
+                return None  # the first offer under this id is recorded, with another time or price perhaps
+            return plan.denials[-1] if plan.denials else Deny(denied.reason, denied.detail)
         return None
 
     async def _is_passed_over(self, live: LiveChannel, draft: Envelope) -> bool:
@@ -74,11 +76,14 @@ class _RecordOffer:
 
     offer: Envelope
     new_id: IdSource
+    denials: list[Deny] = field(default_factory=list)
+    """What its guards have said against it, the last time last."""
 
     def __call__(self, fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | Deny | None:
         at = max(at, fold.state.updated_at)
         answered = ruleset.calls.answer(fold, stamp_draft(self.offer, fold.state, at=at, new_id=self.new_id))
         if isinstance(answered, Deny):
+            self.denials.append(answered)
             return answered
         if not answered:
             return None

@@ -63,6 +63,7 @@ class AnthropicDialect:
     """The protocol of messages."""
 
     path = "/v1/messages"
+    default_output_tokens: int | None = DEFAULT_MAX_TOKENS
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
         self._name, self._options = name, options

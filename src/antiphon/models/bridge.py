@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from antiphon.agents.call_results import NO_USAGE, Reply
+from antiphon.agents.call_results import NO_USAGE, Reply, Usage
 from antiphon.agents.messages import Request
+from antiphon.agents.usage_bounds import TOOL_PROMPT_TOKENS, input_token_bound, output_token_bound
 from antiphon.core.errors import UsageError
 from antiphon.core.text import describe
-from antiphon.models.prices import Price, cost_of, load_usual_prices, usual_price
+from antiphon.models.prices import Price, cost_of, load_usual_prices, usual_price, worst_cost
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -106,6 +107,20 @@ class BridgedModel:
                     yield piece
             reply = self._priced_reply(reply_of_response(response.get(), self._called))
         yield reply
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """How long an answer may be, in tokens; None if that is not known."""
+        most = self._options.get("max_tokens")
+        return most if isinstance(most, int) else None
+
+    async def most_usage(self, request: Request) -> Usage:
+        """What an answer may use at most. The cost is None if the price is unknown."""
+        tokens = await input_token_bound(self, request) + (TOOL_PROMPT_TOKENS if request.specs else 0)
+        usage = Usage(tokens, output_token_bound(self))
+        price = self._price or partial(usual_price, self.provider)
+        cost = await asyncio.to_thread(worst_cost, price, self.name, usage)
+        return replace(usage, cost=cost)
 
     @asynccontextmanager
     async def _open_stream(self, request: Request) -> AsyncIterator[StreamedResponse]:

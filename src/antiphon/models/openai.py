@@ -64,6 +64,7 @@ class OpenAIDialect:
     """The protocol of chat completions."""
 
     path = "/chat/completions"
+    default_output_tokens: int | None = None
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
         self._name, self._options = name, options

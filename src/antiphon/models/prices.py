@@ -15,6 +15,8 @@ from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from math import ceil, isfinite
 
+import msgspec
+
 from antiphon.agents.call_results import Usage
 from antiphon.core.errors import UsageError
 from antiphon.core.text import describe, describe_error
@@ -58,6 +60,13 @@ def cost_of(price: Price, name: str, usage: Usage) -> int | None:
         return cost
     logger.warning("the price of %s came to %s; it should be millionths of a dollar", name, describe(cost))
     return None
+
+
+def worst_cost(price: Price, name: str, usage: Usage) -> int | None:
+    """The cost of a usage if its input goes into a cache or not, whichever is dearer; None if it is unknown."""
+    into_cache = msgspec.structs.replace(usage, cache_write_tokens=usage.input_tokens)
+    costs = [cost for cost in (cost_of(price, name, usage), cost_of(price, name, into_cache)) if cost is not None]
+    return max(costs, default=None)
 
 
 def load_usual_prices() -> None:

@@ -25,10 +25,12 @@ import msgspec
 
 from antiphon.agents.call_results import Call, Reply, Usage, read_blocks
 from antiphon.agents.messages import Answered, Asked, Objected, Request, TurnExchange
+from antiphon.agents.usage_bounds import TOOL_PROMPT_TOKENS, input_token_bound, output_token_bound
 from antiphon.core.codec import Malformed
+from antiphon.core.errors import UsageError
 from antiphon.core.text import explain_decode_error
 from antiphon.hub.known_secrets import KNOWN_SECRETS
-from antiphon.models.prices import Price, cost_of, usual_price
+from antiphon.models.prices import Price, cost_of, usual_price, worst_cost
 from antiphon.models.provider_errors import (
     broken_off_error,
     error_in_answer,
@@ -44,11 +46,15 @@ from antiphon.models.provider_settings import (
     check_model_name,
     describe_options,
     parse_options,
+    request_options,
     user_headers_of,
     with_body_fields,
 )
 
 T = TypeVar("T")
+
+OUTPUT_LIMIT_OPTIONS = ("max_completion_tokens", "max_tokens")
+"""The options that limit how long an answer may be; the first that is given counts."""
 
 TRUNCATED_JSON_ERROR = "Input data was truncated"
 """The decoder's message for JSON that ends early."""
@@ -88,6 +94,11 @@ class ProviderDialect(Protocol):
 
     @property
     def path(self) -> str: ...
+
+    @property
+    def default_output_tokens(self) -> int | None:
+        """How long an answer may be if nothing is said; None if the server decides."""
+        ...
 
     def headers(self, key: str | None) -> dict[str, str]:
         """The headers that the provider needs."""
@@ -172,6 +183,30 @@ class HostedModel:
             ):
                 async for piece in heard:
                     yield piece if isinstance(piece, str) else await self._priced_reply(piece, request, sending.address)
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """How long an answer may be, in tokens; None if that is not known."""
+        given = with_body_fields(request_options(self._options), self._options)
+        named = (given.get(name) for name in OUTPUT_LIMIT_OPTIONS)
+        return next((most for most in named if isinstance(most, int)), self._dialect.default_output_tokens)
+
+    async def most_usage(self, request: Request) -> Usage:
+        """What an answer may use at most. The cost is None if the price is unknown, and 0 on this machine."""
+        tokens = await input_token_bound(self, request) + (TOOL_PROMPT_TOKENS if request.specs else 0)
+        usage = Usage(tokens, output_token_bound(self))
+        return msgspec.structs.replace(usage, cost=await self._most_cost(usage))
+
+    async def _most_cost(self, usage: Usage) -> int | None:
+        if self.price is not None:
+            return worst_cost(self.price, self.name, usage)
+        try:
+            address = self._endpoint.address()
+        except UsageError:
+            return 0  # nothing is sent
+        if not address.is_home:
+            return 0 if address.is_local else None
+        return await asyncio.to_thread(worst_cost, partial(usual_price, address.provider.name), self.name, usage)
 
     def _provider_request(self, request: Request, *, stream: bool) -> ProviderRequest:
         address, own = self._endpoint.address(), user_headers_of(self._options)

@@ -35,12 +35,15 @@ from antiphon.core.execution_events import (
     EV_TURN_DELAYED,
     EV_TURN_RELEASED,
 )
+from antiphon.core.protection_events import EV_RUN_CHARGED, EV_RUN_SETTLED
 
 TIME_FIELDS = frozenset({"mark", "delta_ms", "until"})
 """Data that is only a time."""
 ATTEMPT_EVENT_TYPES = frozenset(
     {EV_TURN_CLAIMED, EV_TURN_RELEASED, EV_TURN_DELAYED, EV_CALL_RETRIED, EV_DEADLINE_EXTENDED}
 )
+LEDGER_EVENT_TYPES = frozenset({EV_RUN_CHARGED, EV_RUN_SETTLED})
+"""What is counted of calls in other channels. It is left out, too: those channels tell it in an order of their own."""
 CALL_EVENT_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_DOUBTED, EV_CALL_CLEARED})
 TASK_EVENT_TYPES = TASK_END_TYPES | {EV_TASK_STARTED, EV_TASK_PROGRESS}
 DELIVERY_EVENT_TYPES = frozenset({EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE})
@@ -87,7 +90,7 @@ class _CanonicalLog:
                 self._note(envelope)
             elif envelope.event_type in DELIVERY_EVENT_TYPES:
                 self._note_delivery(envelope)
-            elif envelope.event_type not in ATTEMPT_EVENT_TYPES:
+            elif envelope.event_type not in ATTEMPT_EVENT_TYPES | LEDGER_EVENT_TYPES:
                 self._tell(envelope)
         calls = [
             [number, index, sorted(entries.items())]
@@ -127,9 +130,8 @@ class _CanonicalLog:
         self._deliveries.setdefault(str(data.get("transport")), []).append(said)
 
     def _note(self, envelope: Envelope) -> None:
-        data = {
-            key: value for key, value in envelope.event_data.items() if key not in (TURN_DATA_FIELD, KEY_DATA_FIELD)
-        }
+        hidden = {TURN_DATA_FIELD, KEY_DATA_FIELD, *TIME_FIELDS}
+        data = {key: value for key, value in envelope.event_data.items() if key not in hidden}
         calls = self._calls.setdefault(str(envelope.event_data.get(TURN_DATA_FIELD)), {})
         calls.setdefault(envelope.event_data.get("index"), {})[envelope.event_type] = data
 

@@ -1,0 +1,142 @@
+"""What a model call may use at most, known before it leaves, so that guards can reserve it.
+
+Rule 1: a bound is never too small for what the model is asked. An answer without a known limit counts as
+        `DEFAULT_OUTPUT_TOKENS`; what it uses beyond that is counted once it is known.
+Rule 2: a token stands for at least one byte, so a request has at most as many tokens as bytes, and a few for each of
+        its parts. A model that counts tokens itself is asked instead.
+Rule 3: functions and scripted models cost nothing beforehand. A provider's model whose price is unknown is counted at
+        the highest price that is known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from inspect import isawaitable
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from antiphon.agents.call_results import Thinking, Usage
+from antiphon.agents.messages import Asked, Request
+from antiphon.core.codec import to_json
+from antiphon.core.text import describe, describe_error
+
+logger = logging.getLogger("antiphon.models")
+
+DEFAULT_OUTPUT_TOKENS = 1024
+"""How long the answer of a model without a known limit may be, in tokens."""
+REQUEST_TOKENS = 32
+PART_TOKENS = 16
+"""What surrounds the whole request, and each message and tool of it, in tokens."""
+TOOL_PROMPT_TOKENS = 1024
+"""How much providers add to a request with tools, in tokens."""
+HIGHEST_INPUT_PRICE, HIGHEST_OUTPUT_PRICE = 150, 600
+"""The highest prices on the lists of providers, in dollars per million tokens."""
+
+
+@runtime_checkable
+class BoundsUsage(Protocol):
+    """A model that knows what a request may use at most."""
+
+    def most_usage(self, request: Request) -> Usage | Awaitable[Usage]:
+        """Tokens and cost of the dearest answer to this request. `cost` is None if the price is unknown."""
+        ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A model that counts the tokens of a request itself."""
+
+    def count_tokens(self, request: Request) -> int | Awaitable[int]: ...
+
+
+class UsageBound(msgspec.Struct, frozen=True):
+    """What a call may use at most."""
+
+    tokens: int
+    cost: int = 0
+    """In millionths of a dollar."""
+    unpriced: bool = False
+    """Whether the price is unknown, so that the cost is that at the highest price."""
+
+
+async def usage_bound(model: object, request: Request) -> UsageBound:
+    """What this request may use at most. An error of the model's own count is logged, and the bytes count instead."""
+    try:
+        if isinstance(model, BoundsUsage):
+            given = model.most_usage(request)
+            return _bound_of(await given if isawaitable(given) else given)
+        tokens = await input_token_bound(model, request)
+    except Exception as error:  # the model may be one of a user
+        logger.warning("what %s may use could not be told: %s", type(model).__name__, describe_error(error))
+        tokens = count_request_bytes(request)
+    is_hosted = isinstance(getattr(model, "provider", None), str)
+    return _bound_of(Usage(tokens, output_token_bound(model), cost=None if is_hosted else 0))
+
+
+def _bound_of(usage: Usage) -> UsageBound:
+    if not isinstance(usage, Usage):
+        raise TypeError(f"most_usage returned {describe(usage)}; return a Usage")
+    tokens = usage.input_tokens + usage.output_tokens
+    if usage.cost is None:
+        return UsageBound(tokens, highest_cost(usage), unpriced=True)
+    return UsageBound(tokens, usage.cost)
+
+
+async def input_token_bound(model: object, request: Request) -> int:
+    """How many tokens a request may have: as the model counts them, or as many as it has bytes."""
+    if not isinstance(model, CountsTokens):
+        return count_request_bytes(request)
+    given = model.count_tokens(request)
+    counted: object = await given if isawaitable(given) else given
+    if type(counted) is not int or counted < 0:
+        raise TypeError(f"count_tokens returned {describe(counted)}; return a number of tokens")
+    return counted
+
+
+def output_token_bound(model: object) -> int:
+    """How many tokens an answer may have: the `max_output_tokens` of the model, if it has that."""
+    most: object = getattr(model, "max_output_tokens", None)
+    return most if type(most) is int and most >= 0 else DEFAULT_OUTPUT_TOKENS
+
+
+def count_request_bytes(request: Request) -> int:
+    """The bytes of everything that a model is sent, and a few more for each part."""
+    size = REQUEST_TOKENS + _bytes_of(request.system)
+    size += sum(_bytes_of(message.text) + PART_TOKENS for message in request.history)
+    for item in request.exchange:
+        size += _bytes_of(item.text) + PART_TOKENS
+        if isinstance(item, Asked):
+            size += sum(len(to_json(call.args)) + len(call.name) + PART_TOKENS for call in item.calls)
+            size += len(to_json(item.thinking)) if isinstance(item.thinking, Thinking) else 0
+    size += sum(len(to_json(spec)) + PART_TOKENS for spec in request.specs)
+    return size + (0 if request.output is None else len(to_json(request.output)))
+
+
+def count_text_bytes(texts: list[str]) -> int:
+    """The bytes of texts that are sent as messages."""
+    return REQUEST_TOKENS + sum(_bytes_of(text) + PART_TOKENS for text in texts)
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def highest_cost(usage: Usage) -> int:
+    """What a usage costs at the highest price that is known, in millionths of a dollar."""
+    return usage.input_tokens * HIGHEST_INPUT_PRICE + usage.output_tokens * HIGHEST_OUTPUT_PRICE
+
+
+def settled_usage(usage: Usage, reserved: UsageBound) -> tuple[int, int]:
+    """The cost and the tokens of an answer as they are booked.
+
+    What a provider does not tell is booked as it was reserved, never as nothing.
+    """
+    tokens = usage.input_tokens + usage.output_tokens
+    is_priced = reserved.cost > 0 or reserved.unpriced
+    if not tokens and is_priced:
+        return reserved.cost if usage.cost is None else usage.cost, reserved.tokens
+    if usage.cost is not None:
+        return usage.cost, tokens
+    return highest_cost(usage) if reserved.unpriced else reserved.cost, tokens
