@@ -113,6 +113,8 @@ if TYPE_CHECKING:
     from antiphon.core.verdicts import is_approved
     from antiphon.guards.access_policy import AccessPolicy
     from antiphon.guards.argument_rules import ArgumentRule
+    from antiphon.guards.budget import Budget
+    from antiphon.guards.cost_velocity import CostVelocityMonitor
     from antiphon.guards.gate_checks import CheckResult, register_check
     from antiphon.guards.gate_guard import GateGuard
     from antiphon.guards.gates import Gate
@@ -177,6 +179,8 @@ _LATER = {
     "core.verdicts": "is_approved",
     "guards.access_policy": "AccessPolicy",
     "guards.argument_rules": "ArgumentRule",
+    "guards.budget": "Budget",
+    "guards.cost_velocity": "CostVelocityMonitor",
     "guards.gate_checks": "CheckResult register_check",
     "guards.gate_guard": "GateGuard",
     "guards.gates": "Gate",
@@ -222,9 +226,7 @@ __all__ += ["EV_EXPECTATION_VIOLATED", "EV_PACKET", "EV_TASK_COMPLETED", "EV_TAS
 __all__ += ["EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT", "NOT_DONE", "AIMessageEvent", "AccessPolicy", "Adapter"]
 __all__ += ["Agent", "AgentReply", "AgentTarget", "AgentsTarget", "AllOf", "Allow", "Always", "Answered"]
 __all__ += ["AnthropicModel", "AntiphonError", "AnyOf", "Approval", "Approved", "ArgumentRule", "Ask", "Asked"]
-__all__ += ["Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Call", "CedarPolicy", "Change", "Channel"]
 __all__ += ["CheckResult", "Close", "Conflict", "ContextEquals", "ContextIn", "ContextThreshold", "ConversationPhase"]
-__all__ += ["ConversationPipeline", "ConversationRouter", "ConversationSetup", "ConversationState", "Decision"]
 __all__ += ["Denied", "Deny", "DepthLimit", "EngineError", "Envelope", "Erasure", "Expectation", "FailureDecision"]
 __all__ += ["FinalStateEvent", "Finding", "Finish", "FromSpeaker", "FullTranscript", "Gate", "GateGuard", "Guard"]
 __all__ += ["Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent", "HookExecution", "HookResult"]

@@ -89,7 +89,7 @@ async def test_a_repeated_offer_is_counted_once_in_every_hub(hubs: list[Hub]) ->
         assert await offered(hub, 400, "the same call") is None
     assert await offered(hubs[1], 600, "another") is None
     assert await offered(hubs[0], 400, "the same call") is None
-    assert await offered(hubs[0], 1, "one more") == Deny("budget", "1000 of 1000 are taken")
+    assert await offered(hubs[0], 1, "one more") == Deny("budget", "1000 of 1000 are taken", guard=CapLedger.name)
     assert await taken(hubs[0]) == [400, 600]
 
 
@@ -108,5 +108,5 @@ async def test_the_next_hub_goes_on_from_what_was_taken() -> None:
         assert await offered(hub, 900, "first") is None
     async with hub_over(store, clock) as hub:
         assert await offered(hub, 900, "first") is None
-        assert await offered(hub, 101, "second") == Deny("budget", "900 of 1000 are taken")
+        assert await offered(hub, 101, "second") == Deny("budget", "900 of 1000 are taken", guard=CapLedger.name)
         assert await offered(hub, 100, "third") is None

@@ -10,7 +10,6 @@ Rule 3: functions and scripted models cost nothing beforehand. A provider's mode
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import Protocol, runtime_checkable
@@ -20,9 +19,7 @@ import msgspec
 from antiphon.agents.call_results import Thinking, Usage
 from antiphon.agents.messages import Asked, Request
 from antiphon.core.codec import to_json
-from antiphon.core.text import describe, describe_error
-
-logger = logging.getLogger("antiphon.models")
+from antiphon.core.text import describe
 
 DEFAULT_OUTPUT_TOKENS = 1024
 """How long the answer of a model without a known limit may be, in tokens."""
@@ -62,15 +59,19 @@ class UsageBound(msgspec.Struct, frozen=True):
 
 
 async def usage_bound(model: object, request: Request) -> UsageBound:
-    """What this request may use at most. An error of the model's own count is logged, and the bytes count instead."""
-    try:
-        if isinstance(model, BoundsUsage):
-            given = model.most_usage(request)
-            return _bound_of(await given if isawaitable(given) else given)
-        tokens = await input_token_bound(model, request)
-    except Exception as error:  # the model may be one of a user
-        logger.warning("what %s may use could not be told: %s", type(model).__name__, describe_error(error))
-        tokens = count_request_bytes(request)
+    """What this request may use at most, as the model knows it, or by its bytes."""
+    if isinstance(model, BoundsUsage):
+        given = model.most_usage(request)
+        return _bound_of(await given if isawaitable(given) else given)
+    return _bound_without_price(model, await input_token_bound(model, request))
+
+
+def bound_by_bytes(model: object, request: Request) -> UsageBound:
+    """What this request may use at most, by its bytes alone."""
+    return _bound_without_price(model, count_request_bytes(request))
+
+
+def _bound_without_price(model: object, tokens: int) -> UsageBound:
     is_hosted = isinstance(getattr(model, "provider", None), str)
     return _bound_of(Usage(tokens, output_token_bound(model), cost=None if is_hosted else 0))
 

@@ -141,7 +141,8 @@ class EffectHandler:
             return recorded
         limits = owner.declaration.limits
         call = CallStarted(run.turn_id, index, SUMMARY_CALL, digest_of(due), agent=agent_in_journal(wanted.path))
-        call = reserving_summary(journal, call, due=due, limits=limits)
+        if run.live.ruleset.calls.asked:
+            call = reserving_summary(journal, call, due=due, limits=limits)
         started = await start_model_call(journal, call)
         if isinstance(started, CallDenied):
             return started

@@ -73,7 +73,8 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
     model, limits = member.declaration.model, member.declaration.limits
     agent, called = agent_in_journal(wanted.path), _guarded_name(journal, model)
     call = CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent, model=called)
-    call = await reserving_call(journal, call, model=model, request=wanted.request, limits=limits)
+    if run.live.ruleset.calls.asked:
+        call = await reserving_call(journal, call, model=model, request=wanted.request, limits=limits)
     started = await start_model_call(journal, call)
     if isinstance(started, CallDenied):
         return started

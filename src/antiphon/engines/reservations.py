@@ -7,6 +7,7 @@ Rule 3: a call that may have been answered, and whose cost is unknown, is booked
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -17,14 +18,19 @@ from antiphon.agents.team import Limits
 from antiphon.agents.usage_bounds import (
     DEFAULT_OUTPUT_TOKENS,
     UsageBound,
+    bound_by_bytes,
     count_text_bytes,
     settled_usage,
     usage_bound,
 )
 from antiphon.core.envelope import add_seconds
 from antiphon.core.execution_events import CallStarted
+from antiphon.core.text import describe_error
 from antiphon.core.views import Message
 from antiphon.engines.journal import Booked, TurnJournal
+from antiphon.engines.tracing import model_label
+
+logger = logging.getLogger("antiphon.engine")
 
 RESERVATION_SECONDS = 600.0
 """How long a reservation holds for a call without a limit of its own."""
@@ -35,18 +41,22 @@ LATE_SECONDS = 60.0
 async def reserving_call(
     journal: TurnJournal, call: CallStarted, *, model: object, request: Request, limits: Limits
 ) -> CallStarted:
-    """The start of a model call with what guards decide by. Without guards it is recorded as it is."""
-    if not journal.run.live.ruleset.calls.asked:
-        return call
-    return _with_bound(journal, call, await usage_bound(model, request), limits=limits)
+    """The start of a model call with what guards decide by."""
+    return _with_bound(journal, call, await _known_bound(model, request), limits=limits)
+
+
+async def _known_bound(model: object, request: Request) -> UsageBound:
+    try:
+        return await usage_bound(model, request)
+    except Exception as error:  # the model may be one of a user
+        logger.warning("what %s may use is taken from the bytes: %s", model_label(model), describe_error(error))
+        return bound_by_bytes(model, request)
 
 
 def reserving_summary(
     journal: TurnJournal, call: CallStarted, *, due: Sequence[Message], limits: Limits
 ) -> CallStarted:
     """The start of a call that summarises these messages, as `reserving_call`. A function is called, which is free."""
-    if not journal.run.live.ruleset.calls.asked:
-        return call
     tokens = count_text_bytes([message.text for message in due]) + DEFAULT_OUTPUT_TOKENS
     return _with_bound(journal, call, UsageBound(tokens), limits=limits)
 

@@ -7,7 +7,7 @@ Rule 2: its outcome settles what it has really used, also if that is more. A res
 Rule 3: the channels of tasks count in the log of the channel in which their run began; all channels of a hub count in
         the ledger `spend`, if the scope is `tenant`.
 Rule 4: amounts that are named count in the whole run. Those of a tier begin anew when a person or outside code speaks,
-        so that a long conversation does not use them up; calls that are under way stay counted.
+        so that a long conversation does not use them up; calls in progress stay counted.
 Rule 5: where a person can be asked, in the tiers `batch` and `regulated`, what does not fit is asked about. What is
         allowed beyond the cap is counted. A task waits for no person: its call is denied.
 """
@@ -35,9 +35,9 @@ from antiphon.guards.counted_calls import (
     OUTCOME_TYPES,
     START_TYPES,
     CountedCall,
-    call_key,
     charge_entry,
     counted_call,
+    counted_key,
     is_task,
     settlement_entry,
 )
@@ -189,7 +189,7 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, dict
             return self._noticed("ask", memory, counted_call(envelope), why=str(data.get("why")))
         if envelope.event_type != EV_CALL_FAILED:
             return ()
-        if call is None or call.key != call_key(data):
+        if call is None or call.key != counted_key(data):
             return ()
         return self._noticed("deny", memory, call, why=str(data.get("error")))
 

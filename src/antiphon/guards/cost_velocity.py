@@ -39,9 +39,9 @@ from antiphon.guards.counted_calls import (
     OUTCOME_TYPES,
     START_TYPES,
     CountedCall,
-    call_key,
     charge_entry,
     counted_call,
+    counted_key,
     counted_outcome,
     is_task,
     ledger_fact,
@@ -151,7 +151,7 @@ class CostVelocityMonitor(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
             return ()
         if envelope.event_type == EV_APPROVAL_REQUESTED:
             call = counted_call(envelope)
-        return () if call is None or call.key != call_key(data) else self._exceeded_facts(memory, call, envelope)
+        return () if call is None or call.key != counted_key(data) else self._exceeded_facts(memory, call, envelope)
 
     def _exceeded_facts(self, memory: CostWindows, call: CountedCall, envelope: Envelope) -> Sequence[RelatedFact]:
         """The record of what was exceeded; if a ledger has denied the call, the first ceiling it was asked about."""

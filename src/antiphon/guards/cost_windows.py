@@ -30,15 +30,15 @@ STEPS = 60
 MINUTE, HOUR = 60, 3600
 DEFAULT_RESERVATION_SECONDS = 600.0
 RateUnit = Literal["micro", "tokens"]
-Steps = tuple[tuple[int, int, int], ...]
+WindowSteps = tuple[tuple[int, int, int], ...]
 """For each step in which anything was spent: its number, the millionths of a dollar, the tokens."""
 
 
 class CostWindows(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was spent lately, by agent; under "" if agents are not told apart."""
 
-    minute: dict[str, Steps] = msgspec.field(default_factory=dict)
-    hour: dict[str, Steps] = msgspec.field(default_factory=dict)
+    minute: dict[str, WindowSteps] = msgspec.field(default_factory=dict)
+    hour: dict[str, WindowSteps] = msgspec.field(default_factory=dict)
     open: dict[str, OpenCall] = msgspec.field(default_factory=dict)
     """The calls without an outcome, by key."""
     last: CountedCall | None = None
@@ -151,7 +151,7 @@ def _spent(windows: CostWindows, who: str, second: int, *, micro: int, tokens: i
     return CostWindows(minute, hour, windows.open, windows.last)
 
 
-def _with_step(steps: Mapping[str, Steps], who: str, added: tuple[int, int, int]) -> dict[str, Steps]:
+def _with_step(steps: Mapping[str, WindowSteps], who: str, added: tuple[int, int, int]) -> dict[str, WindowSteps]:
     """With something spent in a step. Steps that have left the window are dropped, and so are agents without any."""
     own = steps.get(who, ())
     place, micro, tokens = added

@@ -58,7 +58,7 @@ class CountedOutcome(NamedTuple):
 def counted_call(envelope: Envelope) -> CountedCall | None:
     """The call of a `call.started`, of a request for approval, or of a charge; None for anything else."""
     data = envelope.event_data
-    key = call_key(data)
+    key = counted_key(data)
     kind = _kind_of(data, envelope.event_type)
     if kind is None or key is None:
         return None
@@ -79,7 +79,7 @@ def counted_call(envelope: Envelope) -> CountedCall | None:
 def counted_outcome(envelope: Envelope) -> CountedOutcome | None:
     """The outcome of a `call.finished`, a `call.failed`, or a settlement; None for anything else."""
     data = envelope.event_data
-    key = call_key(data)
+    key = counted_key(data)
     if key is None:
         return None
     left = True
@@ -90,7 +90,7 @@ def counted_outcome(envelope: Envelope) -> CountedOutcome | None:
     return CountedOutcome(key, whole_number(data.get("cost")), whole_number(data.get("tokens")), left)
 
 
-def call_key(data: Json) -> str | None:
+def counted_key(data: Json) -> str | None:
     """What a call is known by: `17/bob#3`, and before that its channel if it is not this one."""
     turn, index, channel = data.get("turn"), data.get("index"), data.get("channel")
     if not isinstance(turn, str) or type(index) is not int:

@@ -27,8 +27,8 @@ from antiphon.guards.counted_calls import (
     CallKind,
     CountedCall,
     CountedOutcome,
-    call_key,
     counted_call,
+    counted_key,
     counted_outcome,
     ledger_fact,
 )
@@ -101,7 +101,7 @@ class Spending(msgspec.Struct, frozen=True, omit_defaults=True):
     """The call that has started last: a denial is recorded right behind it."""
 
 
-def start_call(spending: Spending, call: CountedCall, who: str) -> Spending:
+def count_start(spending: Spending, call: CountedCall, who: str) -> Spending:
     """With a call that is about to leave. One that is started again keeps its reservation, and is counted once."""
     before = spending.open.get(call.key)
     if before is not None and not before.booked:
@@ -120,7 +120,7 @@ def start_call(spending: Spending, call: CountedCall, who: str) -> Spending:
     )
 
 
-def settle_call(spending: Spending, outcome: CountedOutcome) -> Spending:
+def count_outcome(spending: Spending, outcome: CountedOutcome) -> Spending:
     """With the outcome of a call. What it has not used is free again; one that never left counts for nothing."""
     entry = spending.open.get(outcome.key)
     if entry is None:
@@ -145,7 +145,7 @@ def book_call(spending: Spending, key: str) -> Spending:
 
 
 def begin_message(spending: Spending) -> Spending:
-    """With a new message of a person or outside code: only calls that are under way count from now on."""
+    """With a new message of a person or outside code: only calls in progress count from now on."""
     if not spending.message:
         return spending
     message: dict[str, Totals] = {}
@@ -178,15 +178,15 @@ def fold_spending(spending: Spending, envelope: Envelope, *, by_agent: bool, sco
     kind, data = envelope.event_type, envelope.event_data
     if kind in START_TYPES:
         call = counted_call(envelope)
-        return spending if call is None else start_call(spending, call, call.agent if by_agent else "")
+        return spending if call is None else count_start(spending, call, call.agent if by_agent else "")
     if kind in OUTCOME_TYPES:
         outcome = counted_outcome(envelope)
-        return spending if outcome is None else settle_call(spending, outcome)
+        return spending if outcome is None else count_outcome(spending, outcome)
     if kind in SPEECH_TYPES:
         is_agent = envelope.sender_id in spending.agents or envelope.sender_id == HUB
         return spending if is_agent else begin_message(spending)
     if kind == EV_BUDGET_CHANGED:
-        key = call_key(data)
+        key = counted_key({"index": 0, **data})  # which is left out if it is 0
         mine = data.get("op") == "expire" and str(data.get("scope")).partition(":")[0] == scope
         return book_call(spending, key) if mine and key is not None else spending
     if kind == EV_CHANNEL_CREATED:
@@ -225,7 +225,7 @@ def booking_deadline(spending: Spending, scope: str) -> Deadline | None:
 
 
 def answer_charge(spending: Spending, offer: Envelope, excess: str | None) -> Deny | Sequence[RelatedFact]:
-    """What is recorded of a charge or a settlement: nothing of what is known already, or counted by nobody."""
+    """What is recorded of a charge or a settlement: nothing of what is known already, or not counted here."""
     if excess is not None:
         return Deny(BUDGET_REASON, excess)
     if offer.event_type == EV_RUN_CHARGED:
