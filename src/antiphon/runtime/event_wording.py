@@ -126,7 +126,8 @@ VARIANTS: dict[EventKey, dict[str, str]] = {
     },
     protection.BudgetChanged: {
         "deny": "denies {need}: the budget of {scope} is {cap}, {spent} spent and {reserved} reserved",
-        "expire": "books {need} in full in the budget of {scope}, whose call has not returned: {spent} of {cap} spent",
+        "ask": "asks a person about {need}: the budget of {scope} is {cap}, {spent} spent and {reserved} reserved",
+        "expire": "books {need} in full in the budget of {scope}: the call has not returned in its time",
         "warn": "warns of the budget of {scope}: {spent} spent and {reserved} reserved of {cap}",
     },
     protection.LimitReached: {
