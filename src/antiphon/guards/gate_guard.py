@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -91,7 +91,8 @@ class GateGuard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def _recorded(self, replaced: Json) -> Json:
         """The verdict about a text that was replaced, as the field of the text tells it."""
-        check = GateCheck(str(replaced.get("check", "")), "fail", str(replaced.get("code", "")))
+        status: Literal["error", "fail"] = "error" if replaced.get("status") == "error" else "fail"
+        check = GateCheck(str(replaced.get("check", "")), status, str(replaced.get("code", "")))
         side, failure, gate = self._side, str(replaced.get("failure", "")), self.gate
         return data_of(ValidationResult(gate.name, side, "fail", [check], failure, validator_versions=gate.versions))
 
@@ -150,6 +151,8 @@ def _with_safe_text(draft: Envelope, text: str, result: ValidationResult) -> Env
     assert check is not None, "a verdict that is no pass names its check"
     # All who hear the text see this: no digest of what was said, which may be guessed if it is short.
     told: Json = {"gate": result.gate, "check": check.name, "code": check.code, "failure": result.failure_type}
+    if check.status == "error":
+        told["status"] = check.status
     marked: Json = {GATE_FIELD: told}
     if draft.envelope_id:  # sent again, it is recognised by what was sent
         marked[ORIGINAL_FIELD] = original_digest(draft.event_data)
