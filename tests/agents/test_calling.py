@@ -178,7 +178,7 @@ def test_whatever_a_model_gives_fits_or_is_bad_arguments(args: object) -> None:
 
 
 async def result(function: Callable[..., object], **arguments: object) -> ToolResult:
-    return await call_tool(tool(function, name="it"), arguments, GIVEN)
+    return (await call_tool(tool(function, name="it"), arguments, GIVEN)).returned
 
 
 async def test_what_the_runtime_gives() -> None:
