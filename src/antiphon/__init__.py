@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from antiphon.guards.gate_checks import CheckResult, register_check
     from antiphon.guards.gate_guard import GateGuard
     from antiphon.guards.gates import Gate
+    from antiphon.guards.loops import LoopDetector
     from antiphon.guards.named_guards import Tier, register_guard
     from antiphon.guards.policies import Policy, PolicyDecision, PolicyRequest, register_policy
     from antiphon.guards.run_limits import DepthLimit, HopLimit, SpawnLimit, TurnLimit
@@ -184,6 +185,7 @@ _LATER = {
     "guards.gate_checks": "CheckResult register_check",
     "guards.gate_guard": "GateGuard",
     "guards.gates": "Gate",
+    "guards.loops": "LoopDetector",
     "guards.named_guards": "Tier register_guard",
     "guards.policies": "Policy PolicyDecision PolicyRequest register_policy",
     "guards.run_limits": "DepthLimit HopLimit SpawnLimit TurnLimit",
@@ -220,28 +222,28 @@ _LATER = {
 """What is loaded when it is first asked for: what runs things, and what steers workflows. The core is there at once."""
 
 __all__: list[str] = []
-__all__ += ["ALLOW", "DEFAULT_TOOLS", "END", "EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE"]
+__all__ += ["AIMessageEvent", "ALLOW", "AccessPolicy", "Adapter", "Agent", "AgentReply", "AgentTarget", "AgentsTarget"]
+__all__ += ["AllOf", "Allow", "Always", "Answered", "AnthropicModel", "AntiphonError", "AnyOf", "Approval", "Approved"]
+__all__ += ["ArgumentRule", "Ask", "Asked", "Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Budget"]
+__all__ += ["Call", "CedarPolicy", "Change", "Channel", "CheckResult", "Close", "Conflict", "ContextEquals"]
+__all__ += ["ContextIn", "ContextThreshold", "ConversationPhase", "ConversationPipeline", "ConversationRouter"]
+__all__ += ["ConversationSetup", "ConversationState", "CostVelocityMonitor", "DEFAULT_TOOLS", "Decision", "Denied"]
+__all__ += ["Deny", "DepthLimit", "END", "EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE"]
 __all__ += ["EV_CHANNEL_INVITE_ACK", "EV_CHANNEL_INVITE_REJECT", "EV_CHANNEL_OPENED", "EV_CONTEXT_SET"]
 __all__ += ["EV_EXPECTATION_VIOLATED", "EV_PACKET", "EV_TASK_COMPLETED", "EV_TASK_EXPIRED", "EV_TASK_FAILED"]
-__all__ += ["EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT", "NOT_DONE", "AIMessageEvent", "AccessPolicy", "Adapter"]
-__all__ += ["Agent", "AgentReply", "AgentTarget", "AgentsTarget", "AllOf", "Allow", "Always", "Answered"]
-__all__ += ["AnthropicModel", "AntiphonError", "AnyOf", "Approval", "Approved", "ArgumentRule", "Ask", "Asked"]
-__all__ += ["Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Budget", "Call", "CedarPolicy", "Change"]
-__all__ += ["Channel", "CheckResult", "Close", "Conflict", "ContextEquals", "ContextIn", "ContextThreshold"]
-__all__ += ["ConversationPhase", "ConversationPipeline", "ConversationRouter", "ConversationSetup", "ConversationState"]
-__all__ += ["CostVelocityMonitor", "Decision", "Denied", "Deny", "DepthLimit", "EngineError", "Envelope", "Erasure"]
-__all__ += ["Expectation", "FailureDecision", "FinalStateEvent", "Finding", "Finish", "FromSpeaker", "FullTranscript"]
-__all__ += ["Gate", "GateGuard", "Guard", "Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent"]
-__all__ += ["HookExecution", "HookResult", "HookTrigger", "HopLimit", "Hub", "IdReused", "InboundMessage", "Intent"]
-__all__ += ["Limits", "LogCorrupt", "MCPServer", "Message", "ModelError", "ModelRefused", "ModelUnavailable"]
-__all__ += ["NamedTranscript", "NamedWindowedSummary", "Not", "Objected", "Once", "OpenAIModel", "OutboundReply"]
-__all__ += ["OutcomeUnknown", "Participant", "Permission", "PhaseTransition", "PipelineStage", "Policy"]
-__all__ += ["PolicyDecision", "PolicyRequest", "Poll", "Priority", "Progress", "Reply", "ReplyMalformed", "Request"]
-__all__ += ["RevertToInitiatorTarget", "RoundRobinTarget", "RoutingConditions", "RoutingRule", "RulesInvalid"]
-__all__ += ["ScriptedModel", "Seats", "Signal", "SlidingWindowMemory", "SlowConsumer", "SmtpTransport", "SpawnLimit"]
-__all__ += ["State", "StayTarget", "Step", "Steps", "StoreError", "StoreGone", "StoreRefused", "StoreUnavailable"]
-__all__ += ["SummarisedTranscript", "TerminalTransport", "TerminateTarget", "Tier", "TokenBudget", "TokenEvent"]
-__all__ += ["TooLarge", "ToolCalled", "ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition"]
+__all__ += ["EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT", "EngineError", "Envelope", "Erasure", "Expectation"]
+__all__ += ["FailureDecision", "FinalStateEvent", "Finding", "Finish", "FromSpeaker", "FullTranscript", "Gate"]
+__all__ += ["GateGuard", "Guard", "Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent", "HookExecution"]
+__all__ += ["HookResult", "HookTrigger", "HopLimit", "Hub", "IdReused", "InboundMessage", "Intent", "Limits"]
+__all__ += ["LogCorrupt", "LoopDetector", "MCPServer", "Message", "ModelError", "ModelRefused", "ModelUnavailable"]
+__all__ += ["NOT_DONE", "NamedTranscript", "NamedWindowedSummary", "Not", "Objected", "Once", "OpenAIModel"]
+__all__ += ["OutboundReply", "OutcomeUnknown", "Participant", "Permission", "PhaseTransition", "PipelineStage"]
+__all__ += ["Policy", "PolicyDecision", "PolicyRequest", "Poll", "Priority", "Progress", "Reply", "ReplyMalformed"]
+__all__ += ["Request", "RevertToInitiatorTarget", "RoundRobinTarget", "RoutingConditions", "RoutingRule"]
+__all__ += ["RulesInvalid", "ScriptedModel", "Seats", "Signal", "SlidingWindowMemory", "SlowConsumer", "SmtpTransport"]
+__all__ += ["SpawnLimit", "State", "StayTarget", "Step", "Steps", "StoreError", "StoreGone", "StoreRefused"]
+__all__ += ["StoreUnavailable", "SummarisedTranscript", "TerminalTransport", "TerminateTarget", "Tier", "TokenBudget"]
+__all__ += ["TokenEvent", "TooLarge", "ToolCalled", "ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition"]
 __all__ += ["TransitionCondition", "TransitionDecision", "TransitionGraph", "TransitionTarget", "TransportRefused"]
 __all__ += ["TransportUnavailable", "TurnChannel", "TurnFailed", "TurnLimit", "UnknownApproval", "UnknownChannel"]
 __all__ += ["UnknownParticipant", "Usage", "UsageError", "ValidationResult", "Verdict", "Wait", "WaitTimeout"]

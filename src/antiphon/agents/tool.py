@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Generic, ParamSpec, TypeVar, Unpack, cast, overload
@@ -47,7 +48,7 @@ from antiphon.agents.type_schemas import (
     schema_of,
     text_patterns_of,
 )
-from antiphon.core.codec import copy_json
+from antiphon.core.codec import copy_json, same_json
 from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
 from antiphon.core.linear_regex import TooMuchWork
@@ -274,8 +275,8 @@ def _check_parameter_names(tool: Tool, args: Mapping[str, object], fields: tuple
 def bind_arguments(tool: Tool, args: object) -> dict[str, object]:
     """The arguments of a model as the function wants them; `BadArguments` if they do not fit.
 
-    Nothing is read into a value: "7" is not 7. What was left out is left out, for the function's own default. A tool
-    that has its schema from elsewhere gets what the model gave, and checks it itself.
+    Nothing is read into a value: "7" is not 7, though 7.0 is. What was left out is left out, for the function's own
+    default. A tool that has its schema from elsewhere gets what the model gave, and checks it itself.
     """
     if not isinstance(args, dict):
         raise _bad_arguments_error(tool, f"they are {type(args).__name__}, not an object with the names of parameters")
@@ -285,7 +286,7 @@ def bind_arguments(tool: Tool, args: object) -> dict[str, object]:
     try:
         # What has no type would be the model's own object: the function gets a copy, to do with as it likes.
         plain = msgspec.to_builtins(args)
-        filled = msgspec.convert(plain, tool.arguments, str_keys=True, dec_hook=decode_hook)
+        filled = _convert_arguments(plain, tool.arguments)
         if tool.text_patterns is not None:
             tool.text_patterns.check(plain)
     except TooMuchWork as error:
@@ -296,6 +297,32 @@ def bind_arguments(tool: Tool, args: object) -> dict[str, object]:
         raise _bad_arguments_error(tool, describe_error(error)) from error
     values = ((name, getattr(filled, name)) for name in tool.arguments.__struct_fields__)
     return {name: value for name, value in values if value is not msgspec.UNSET}
+
+
+def _convert_arguments(plain: object, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """The arguments as a struct. 1.0 is an integer, as it is for JSON Schema."""
+    try:
+        return msgspec.convert(plain, kind, str_keys=True, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        misfit = error
+    whole = _with_whole_numbers(plain)
+    if not same_json(whole, plain):
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(whole, kind, str_keys=True, dec_hook=decode_hook)
+    raise misfit
+
+
+def _with_whole_numbers(value: object) -> object:
+    """Plain data with an integer for each number that has no fraction."""
+    match value:
+        case dict():
+            return {name: _with_whole_numbers(each) for name, each in value.items()}
+        case list():
+            return [_with_whole_numbers(each) for each in value]
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
 
 
 def bind_call(tool: Tool, call: Call) -> dict[str, object]:

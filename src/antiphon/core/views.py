@@ -38,6 +38,8 @@ from antiphon.core.text import describe
 LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 """Every character that Python, a terminal or a model may take for the end of a line."""
 INDENT = "\n    "
+SHOWN_TYPES = SPEECH_TYPES | {EV_HISTORY_IMPORTED, EV_AGENT_CORRECTED}
+"""The event types that make up what an agent is shown."""
 
 
 class Message(NamedTuple):
@@ -191,8 +193,7 @@ def _imported_event(envelope: Envelope, reader: str) -> HistoryImported | None:
 
 
 def _spoken_message(envelope: Envelope, reader: str, *, named: bool) -> Message | None:
-    shown = envelope.event_type in SPEECH_TYPES or envelope.event_type == EV_AGENT_CORRECTED
-    text = _spoken_text(envelope) if shown and visible_to(envelope, reader) else None
+    text = _spoken_text(envelope) if envelope.event_type in SHOWN_TYPES and visible_to(envelope, reader) else None
     if text is None:
         return None
     if envelope.sender_id == reader:

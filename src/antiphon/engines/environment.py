@@ -31,10 +31,10 @@ from antiphon.agents.team import Team
 from antiphon.agents.turn_channel import Delegates, TurnChannel
 from antiphon.core.envelope import Envelope, IdSource
 from antiphon.core.event_data import Deny
-from antiphon.core.events import EV_HISTORY_IMPORTED, SPEECH_TYPES, ContextSet
+from antiphon.core.events import ContextSet
 from antiphon.core.execution_events import EV_CALL_FINISHED
 from antiphon.core.state import Turn
-from antiphon.core.views import Message
+from antiphon.core.views import SHOWN_TYPES, Message
 from antiphon.engines.engine import Attempt, ResumeLimit
 from antiphon.engines.run_ledgers import RunLedgers
 from antiphon.engines.tracing import TurnTrace
@@ -226,7 +226,7 @@ class _SharedLog:
 
     def _add(self, envelope: Envelope) -> None:
         data = envelope.event_data
-        if envelope.event_type in SPEECH_TYPES or envelope.event_type == EV_HISTORY_IMPORTED:
+        if envelope.event_type in SHOWN_TYPES:
             speaker = envelope.sender_id
         elif envelope.event_type == EV_CALL_FINISHED and summary_in(data.get("result")) is not None:
             speaker = str(data.get("turn")).partition("/")[2]
