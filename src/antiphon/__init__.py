@@ -222,13 +222,13 @@ _LATER = {
 """What is loaded when it is first asked for: what runs things, and what steers workflows. The core is there at once."""
 
 __all__: list[str] = []
-__all__ += ["AIMessageEvent", "ALLOW", "AccessPolicy", "Adapter", "Agent", "AgentReply", "AgentTarget", "AgentsTarget"]
+__all__ += ["ALLOW", "AIMessageEvent", "AccessPolicy", "Adapter", "Agent", "AgentReply", "AgentTarget", "AgentsTarget"]
 __all__ += ["AllOf", "Allow", "Always", "Answered", "AnthropicModel", "AntiphonError", "AnyOf", "Approval", "Approved"]
 __all__ += ["ArgumentRule", "Ask", "Asked", "Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Budget"]
 __all__ += ["Call", "CedarPolicy", "Change", "Channel", "CheckResult", "Close", "Conflict", "ContextEquals"]
 __all__ += ["ContextIn", "ContextThreshold", "ConversationPhase", "ConversationPipeline", "ConversationRouter"]
-__all__ += ["ConversationSetup", "ConversationState", "CostVelocityMonitor", "DEFAULT_TOOLS", "Decision", "Denied"]
-__all__ += ["Deny", "DepthLimit", "END", "EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE"]
+__all__ += ["DEFAULT_TOOLS", "ConversationSetup", "ConversationState", "CostVelocityMonitor", "Decision", "Denied"]
+__all__ += ["END", "EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE", "Deny", "DepthLimit"]
 __all__ += ["EV_CHANNEL_INVITE_ACK", "EV_CHANNEL_INVITE_REJECT", "EV_CHANNEL_OPENED", "EV_CONTEXT_SET"]
 __all__ += ["EV_EXPECTATION_VIOLATED", "EV_PACKET", "EV_TASK_COMPLETED", "EV_TASK_EXPIRED", "EV_TASK_FAILED"]
 __all__ += ["EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT", "EngineError", "Envelope", "Erasure", "Expectation"]
