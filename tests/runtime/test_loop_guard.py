@@ -19,6 +19,7 @@ from antiphon import (
     Poll,
     Reply,
     ScriptedModel,
+    Tier,
     Transition,
     TransitionGraph,
     calls,
@@ -82,9 +83,18 @@ async def test_the_turn_ends_with_what_was_said_and_innocent_calls_are_made(desk
 
 async def test_an_agent_that_reads_what_it_did_may_go_on(desk: Desk) -> None:
     model = ScriptedModel([look(), look(), look(), calls("search", {"q": "y"}), says("Nothing for x and y.")])
-    agent = Agent("bob", model=model, tools=[desk.search()], tier="interactive")
+    agent = Agent("bob", model=model, tools=[desk.search()], guards=["loop"])
     reply = await soon(agent.invoke("Go", hub=desk.hub))
     assert (reply.text, reply.stopped, desk.called) == ("Nothing for x and y.", None, ["x", "x", "y"])
+
+
+@pytest.mark.parametrize("tier", ["interactive", "batch"])
+async def test_all_guards_of_a_tier_together_end_the_turn(desk: Desk, tier: Tier) -> None:
+    model = ScriptedModel([look(n=1), look(n=1.0), look(), look(), says("never asked")])
+    agent = Agent("bob", model=model, tools=[desk.search()], tier=tier)
+    reply = await soon(agent.invoke("Go", hub=desk.hub))
+    assert (reply.text, reply.stopped, desk.called) == ("Looking.", "denied:loop", ["x", "x"])
+    assert await desk.actions(reply.channel_id) == ["correct", "terminate"]
 
 
 async def test_the_next_message_of_a_person_begins_anew(desk: Desk) -> None:

@@ -41,6 +41,7 @@ BUILT_IN_GUARDS: dict[str, tuple[str, str]] = {
     "cost_velocity": ("antiphon.guards.cost_velocity", "CostVelocityMonitor"),
     "policy": ("antiphon.guards.access_policy", "AccessPolicy"),
     "gate": ("antiphon.guards.gate_guard", "GateGuard"),
+    # Before the breaker, which closes a tool to an agent that repeats itself: the loop ends the turn all the same.
     "loop": ("antiphon.guards.loops", "LoopDetector"),
     "breaker": ("antiphon.guards.breaker", "CircuitBreaker"),
     "retry_budget": ("antiphon.guards.retry_budget", "RetryBudget"),
