@@ -69,7 +69,14 @@ from antiphon.core.views import (
     TokenBudget,
     WindowedSummary,
 )
-from antiphon.runtime.turn_events import AIMessageEvent, FinalStateEvent, TokenEvent, ToolResponseEvent, ToolUsageEvent
+from antiphon.runtime.turn_events import (
+    AIMessageEvent,
+    ApprovalEvent,
+    FinalStateEvent,
+    TokenEvent,
+    ToolResponseEvent,
+    ToolUsageEvent,
+)
 
 if TYPE_CHECKING:
     from antiphon.agents.declaration import delegate
@@ -81,6 +88,7 @@ if TYPE_CHECKING:
     from antiphon.agents.steps import END, Step, Steps
     from antiphon.agents.tool import tool
     from antiphon.agents.tool_options import Poll
+    from antiphon.core.approval_rules import Approval
     from antiphon.core.conditions import (
         AllOf,
         Always,
@@ -137,7 +145,6 @@ if TYPE_CHECKING:
     from antiphon.orchestration.predicates import register_predicate
     from antiphon.orchestration.router import ConversationRouter, RoutingConditions, RoutingRule
     from antiphon.runtime.agent import Agent
-    from antiphon.runtime.approvals import Approval
     from antiphon.runtime.cedar_policy import CedarPolicy
     from antiphon.runtime.channel import Channel
     from antiphon.runtime.channel_lifecycle import Erasure
@@ -167,6 +174,7 @@ _LATER = {
     "agents.steps": "END Step Steps",
     "agents.tool": "tool",
     "agents.tool_options": "Poll",
+    "core.approval_rules": "Approval",
     "core.conditions": (
         "AllOf Always AnyOf Approved BranchFailed ContextEquals ContextIn ContextThreshold FromSpeaker Not "
         "Once ToolCalled TransitionCondition register_condition"
@@ -204,7 +212,6 @@ _LATER = {
     "orchestration.predicates": "register_predicate",
     "orchestration.router": "ConversationRouter RoutingConditions RoutingRule",
     "runtime.agent": "Agent",
-    "runtime.approvals": "Approval",
     "runtime.cedar_policy": "CedarPolicy",
     "runtime.channel": "Channel",
     "runtime.channel_lifecycle": "Erasure",

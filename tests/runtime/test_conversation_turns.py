@@ -29,14 +29,8 @@ from antiphon.runtime.routed_channels import (
     offered_conversation_name,
     routed_channel_of,
 )
-from antiphon.runtime.turn_events import (
-    AgentEvent,
-    AIMessageEvent,
-    FinalStateEvent,
-    TokenEvent,
-    ToolUsageEvent,
-    follow_turn,
-)
+from antiphon.runtime.turn_events import AgentEvent, AIMessageEvent, FinalStateEvent, TokenEvent, ToolUsageEvent
+from antiphon.runtime.turn_stream import follow_turn
 from tests.support.conversation_desk import TO_TRIAGE, Desk, Slow, a_desk, all_done, hand_over
 from tests.support.waiting import soon, wait_until
 

@@ -26,8 +26,8 @@ from antiphon import (
     calls,
     says,
 )
+from antiphon.core.approval_rules import Approval
 from antiphon.core.envelope import Envelope
-from antiphon.runtime.approvals import Approval
 from antiphon.runtime.explanation import Explanation, ExplanationSources, explain
 from antiphon.testing import ManualClock
 from tests.runtime.test_call_guards import Desk, TestGuard

@@ -27,7 +27,8 @@ from antiphon import (
     says,
     tool,
 )
-from antiphon.runtime.turn_events import AgentEvent, TurnEvents, follow_turn
+from antiphon.runtime.turn_events import AgentEvent, TurnEvents
+from antiphon.runtime.turn_stream import follow_turn
 from antiphon.testing import ManualClock
 from tests.support.kept_store import KeptStore
 from tests.support.served_hub import served_hub

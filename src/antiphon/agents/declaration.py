@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeGuard, cast
 
+from antiphon.agents.approval_options import tools_with_approval
 from antiphon.agents.default_tools import OPTIONAL_DEFAULTS, RUNTIME_TOOLS, default_tools_of, transfer_tool
 from antiphon.agents.intents import TRANSFER_PREFIX, Intent
 from antiphon.agents.loop import DEFAULT_STEPS, with_intents
@@ -21,6 +22,7 @@ from antiphon.agents.steps import Steps, check_steps
 from antiphon.agents.team import AgentFields, Limits, Member, StepsPatcher, Team
 from antiphon.agents.tool import BadArguments, Tool, as_tool, bind_arguments, tool
 from antiphon.agents.turn_channel import TurnChannel
+from antiphon.core.approval_rules import APPROVAL_KNOBS, approval_rules
 from antiphon.core.envelope import Json, check_name
 from antiphon.core.errors import UsageError
 from antiphon.core.text import describe, describe_error
@@ -42,7 +44,7 @@ class Declaration(AgentFields):
         tools = tuple(as_tool(cast("Tool", each)) for each in self.tools if not is_agent(each))
         self._set("agents", tuple({id(each): each for each in (*self.agents, *below)}.values()))
         self._set("tools", tools)
-        self._set("toolbox", tools)
+        self._set("toolbox", tools_with_approval(self.name, tools, self.approve))
         self._set("intents", tuple(self.intents))
         self._set("without", tuple(self.without))
         self._set("shape", None if self.output is None else output_spec_of(self.output, self.name))
@@ -104,7 +106,10 @@ def _own_channel_knobs(agent: AgentFields) -> Json:
     knobs: Json = {"guards": guards_to_data(agent.guards)} if agent.guards else {}
     if agent.tier is not None:
         knobs["tier"] = agent.tier
+    wanted = (list(agent.approvers) or None, agent.self_approval or None, agent.approval_seconds)
+    knobs |= {name: value for name, value in zip(APPROVAL_KNOBS, wanted, strict=True) if value is not None}
     guards_of(knobs)
+    approval_rules(knobs)
     return knobs
 
 
@@ -119,6 +124,7 @@ LIST_FIELDS: tuple[tuple[str, type | None, str], ...] = (
     ("intents", Intent, "Intent('phrase', …)"),
     ("without", str, "names of default tools"),
     ("guards", None, "guards"),
+    ("approvers", str, "names of people and roles"),
 )
 
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
+from antiphon.agents.approval_options import Approve
 from antiphon.agents.call_results import Handoff, ToolResult
 from antiphon.agents.intents import Intent
 from antiphon.agents.messages import Model, ToolSpec
@@ -113,6 +115,15 @@ class AgentFields:
     """The guards of its own threads, as in the knob of a channel."""
     tier: Tier | None = None
     """The tier of its own threads."""
+    approve: Approve = field(default=(), hash=False)
+    """The tools of its own that a person approves before they are called: names, `*` for all; or each name with True,
+    a function of the arguments, or the approvers."""
+    approvers: Sequence[str] = field(default=(), hash=False)
+    """The people and roles that decide in its own threads, where the tool names none."""
+    self_approval: bool = False
+    """Whether in its own threads the person who asked may decide as well."""
+    approval_seconds: float | Literal["unlimited"] | None = None
+    """How long a call waits for a person in its own threads; None for as long as the tier says."""
     own_channel_knobs: Json = field(init=False, repr=False, compare=False)
     """The knobs of its own threads."""
     toolbox: tuple[Tool, ...] = field(init=False, repr=False, compare=False)

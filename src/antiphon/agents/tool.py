@@ -325,6 +325,13 @@ def _with_whole_numbers(value: object) -> object:
             return value
 
 
+def filled_arguments(tool: Tool, args: Json) -> Json:
+    """A copy of the arguments of a call, with the defaults that the tool's schema tells for what was left out."""
+    properties = cast("Mapping[str, object]", tool.parameters.get("properties") or {})
+    told = {name: part["default"] for name, part in properties.items() if isinstance(part, dict) and "default" in part}
+    return copy_json({**told, **args})
+
+
 def bind_call(tool: Tool, call: Call) -> dict[str, object]:
     """The arguments of a call as its function wants them; `BadArguments` if they are no JSON object, or do not fit.
 

@@ -7,7 +7,7 @@ Rule 2: what guards and people decide by (`ToolProtections`) is declared with th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol, TypedDict, TypeGuard
 
 import msgspec
@@ -25,7 +25,7 @@ OnceScope = Literal["channel", "store"]
 IDEMPOTENCY_CLASSES = ("keyed", "natural", "unsafe")
 ONCE_SCOPES = ("channel", "store")
 DEFAULT_TOOL_SECONDS = 60.0
-NeedsApproval = bool | Callable[[Json], bool]
+NeedsApproval = bool | Callable[[Json], bool | Awaitable[bool]]
 """Whether a person decides before a call leaves; a function is given the arguments."""
 ProgressKey = Callable[[object], str]
 """What a result has reached: equal calls with different keys make progress."""

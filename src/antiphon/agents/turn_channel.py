@@ -16,6 +16,7 @@ import msgspec
 
 from antiphon.agents.call_results import NO_USAGE, Usage
 from antiphon.agents.team import AgentFields, Member
+from antiphon.core.approval_rules import Approval
 from antiphon.core.codec import Malformed, as_type, check_json, copy_json
 from antiphon.core.envelope import Envelope, Instant, Json, derived_id, spelling_advice
 from antiphon.core.errors import Denied, TurnFailed, UsageError
@@ -47,6 +48,8 @@ class DelegatedTask(msgspec.Struct, frozen=True):
     ttl: float | None = None
     audience: tuple[str, ...] | None = None
     """Who sees it in the channel of the turn; None is everybody."""
+    key: str = ""
+    """The idempotency key of the call that gives it."""
 
 
 class AgentReply(msgspec.Struct, frozen=True):
@@ -63,6 +66,9 @@ class AgentReply(msgspec.Struct, frozen=True):
     """The channel that is the thread, or the task."""
     output: object = None
     """The answer as the value it stands for, if the agent has an `output`."""
+    approvals: tuple[Approval, ...] = ()
+    """What waits for a person, if `stopped` is `approval`. Asked again with the same `message_id` after the decision,
+    the agent gives its answer."""
 
 
 class DelegationReport(msgspec.Struct, frozen=True):
@@ -142,7 +148,7 @@ class StartedTasks:
         self._counts[name] += 1
         task_id, turn = derived_id("task", caller.key, name, str(self._counts[name])), caller.turn
         task = DelegatedTask(
-            task_id, self._channel_id, turn.turn_id, turn.cause, self._by, agent, text, ttl, turn.audience
+            task_id, self._channel_id, turn.turn_id, turn.cause, self._by, agent, text, ttl, turn.audience, caller.key
         )
         caller.count_task(task_id)
         self._in_progress[task_id] = caller.delegates, task

@@ -26,9 +26,11 @@ from antiphon.cli.store_options import (
     store_or_server_options,
 )
 from antiphon.cli.table_layout import Cell, TableRow, escape_unprintable
+from antiphon.core.approval_rules import Approval
 from antiphon.core.codec import to_json
 from antiphon.core.errors import UsageError
-from antiphon.runtime.approvals import Approval, PersonDecision, decide_approval, stored_approvals
+from antiphon.runtime.approvals import stored_approvals
+from antiphon.runtime.decisions import PersonDecision, decide_approval
 from antiphon.runtime.participant import ensure_person_registered
 from antiphon.server.schemas import ApprovalList, Decided
 

@@ -21,8 +21,8 @@ from antiphon.core.errors import Denied, UsageError
 from antiphon.core.text import describe
 from antiphon.models.scripted import ScriptedModel
 from antiphon.runtime.agent import DEFAULT_SPEAKER, Agent
-from antiphon.runtime.approvals import PersonDecision, decide_approval
 from antiphon.runtime.channel import Channel
+from antiphon.runtime.decisions import PersonDecision, decide_approval
 from antiphon.runtime.hub import Hub
 from antiphon.runtime.turn_control import approval_id_of
 from antiphon.runtime.turn_events import (
@@ -31,8 +31,8 @@ from antiphon.runtime.turn_events import (
     NumberedEvent,
     TokenEvent,
     TurnEvents,
-    follow_turn,
 )
+from antiphon.runtime.turn_stream import follow_turn
 
 CTRL_C_REASON = "Ctrl-C"
 CHAT_COMMANDS = {

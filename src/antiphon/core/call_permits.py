@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import msgspec
 
+from antiphon.core.approval_rules import approval_rules
 from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, Json
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.execution_events import (
@@ -27,6 +28,7 @@ from antiphon.core.execution_events import (
     FailureClass,
 )
 from antiphon.core.guard import Ask, Change, Objection
+from antiphon.core.opinions import HeldCall
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.saga_events import EV_SAGA_EXECUTED, EV_SAGA_REGISTERED
 from antiphon.core.state import State
@@ -46,6 +48,11 @@ SAGA_OFFER_TYPES = frozenset({EV_SAGA_REGISTERED, EV_SAGA_EXECUTED})
 """Entries that the guard of sagas completes: a registration is recorded with the call that it is about."""
 QUESTIONED_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_RETRIED, EV_APPROVAL_REQUESTED})
 """Entries about which guards are asked."""
+COMPLETED_TYPES = SAGA_OFFER_TYPES | {EV_APPROVAL_REQUESTED}
+"""Entries that are completed when they are recorded, also where guards are asked about no calls."""
+
+
+NOTHING_ASKED = Ask("")
 
 
 class TurnClaim(msgspec.Struct, frozen=True):
@@ -62,6 +69,8 @@ class JournalBatch(msgspec.Struct, frozen=True):
     entries: tuple[Envelope, ...] = ()
     objections: Mapping[int, Objection] = msgspec.field(default_factory=dict)
     """What ledgers say about calls among them that cannot leave as they are, by position."""
+    parameters: Mapping[int, Json] = msgspec.field(default_factory=dict)
+    """The JSON schemas of the arguments of calls among them, by position."""
 
     def with_entry(self, entry: Envelope) -> JournalBatch:
         """The same, and one more."""
@@ -82,7 +91,7 @@ def record_permitted(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: In
         if entry.event_type in SAGA_OFFER_TYPES:
             drafts = _offered(ruleset, fold, entry, at=at) if entry.event_type == EV_SAGA_EXECUTED else ()
         elif leaving:
-            drafts = _questioned(ruleset, fold, entry, objection=work.objections.get(position[1]), at=at)
+            drafts = _questioned(fold, entry, work, ruleset=ruleset, at=max(at, fold.state.updated_at))
         else:
             drafts = (entry,)
         if position in offers and [each.event_type for each in drafts] == [EV_CALL_STARTED]:
@@ -94,18 +103,18 @@ def record_permitted(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: In
 
 
 def _questioned(
-    ruleset: Ruleset, fold: Fold, entry: Envelope, *, objection: Objection | None, at: Instant
+    fold: Fold, entry: Envelope, work: JournalBatch, *, ruleset: Ruleset, at: Instant
 ) -> tuple[Envelope, ...]:
     """What is recorded for an entry about which guards and ledgers are asked."""
-    match objection:
-        case Deny():
-            return _denied(entry, objection)
-        case Ask():
-            return (request_of_call(entry, objection, fold.state),)
+    match work.objections.get(call_position(entry)[1]):
+        case Deny() as denial:
+            return _denied(entry, denial)
+        case Ask() as wanted if not entry.event_data.get("approved"):
+            return _held(HeldCall(wanted, entry), fold.state, work, at=at)
         case Change(draft=changed):
-            return _permitted(ruleset, fold, replace(entry, event_data=changed.event_data), at=at)
-        case None:
-            return _permitted(ruleset, fold, entry, at=at)
+            return _permitted(fold, replace(entry, event_data=changed.event_data), work, ruleset=ruleset, at=at)
+        case _:
+            return _permitted(fold, entry, work, ruleset=ruleset, at=at)
 
 
 def _offered(ruleset: Ruleset, fold: Fold, offer: Envelope, *, at: Instant) -> tuple[Envelope, ...]:
@@ -115,21 +124,32 @@ def _offered(ruleset: Ruleset, fold: Fold, offer: Envelope, *, at: Instant) -> t
     return () if isinstance(answered, Deny) else fact_drafts(answered, offer.causation_id)
 
 
-def _permitted(ruleset: Ruleset, fold: Fold, entry: Envelope, *, at: Instant) -> tuple[Envelope, ...]:
+def _permitted(
+    fold: Fold, entry: Envelope, work: JournalBatch, *, ruleset: Ruleset, at: Instant
+) -> tuple[Envelope, ...]:
     """What is recorded for a call that is to leave: the call, its denial, or that a person is asked about it."""
-    call, wanted = entry, entry.event_type
-    if wanted == EV_APPROVAL_REQUESTED:  # no person is asked about a call that guards deny
-        call = replace(entry, event_type=EV_CALL_STARTED, event_data=call_of_request(entry.event_data))
-    allowed = ruleset.calls.permit(fold, stamp_draft(call, fold.state, at=max(at, fold.state.updated_at), new_id=str))
-    match allowed:
-        case Envelope():
-            changed = replace(call, event_data=allowed.event_data)
-            return (entry,) if wanted == EV_APPROVAL_REQUESTED else (changed,)
-        case Ask():
-            asked = entry if wanted == EV_APPROVAL_REQUESTED else request_of_call(call, allowed, fold.state)
-            return (asked,)
+    call, asks = entry, entry.event_type == EV_APPROVAL_REQUESTED
+    if asks:
+        call = replace(entry, event_type=EV_CALL_STARTED, event_data=_call_of_request(entry.event_data))
+    match ruleset.calls.permit(fold, stamp_draft(call, fold.state, at=at, new_id=str)):
+        case Envelope() as allowed if asks:
+            return (_request_draft(entry, NOTHING_ASKED, allowed, state=fold.state, at=at),)
+        case Envelope() as allowed:
+            return (replace(call, event_data=allowed.event_data),)
+        case HeldCall() as held if asks:
+            return (_request_draft(entry, held.wanted, held.draft, state=fold.state, at=at),)
+        case HeldCall() as held:
+            return _held(held, fold.state, work, at=at)
         case Deny() as denial:
             return _denied(call, denial)
+
+
+def _held(held: HeldCall, state: State, work: JournalBatch, *, at: Instant) -> tuple[Envelope, ...]:
+    """What is recorded for a call that guards have a person asked about. No person is asked about a retry."""
+    if held.draft.event_type == EV_CALL_RETRIED:
+        return _denied(held.draft, Deny("policy", held.wanted.why, guard=held.wanted.guard))
+    request = _request_of(held.draft, work.parameters.get(call_position(held.draft)[1], {}), state)
+    return (_request_draft(request, held.wanted, held.draft, state=state, at=at),)
 
 
 def _denied(call: Envelope, denial: Deny) -> tuple[Envelope, ...]:
@@ -161,38 +181,51 @@ def call_position(entry: Envelope) -> tuple[str, int]:
     return (turn if isinstance(turn, str) else "", index if isinstance(index, int) else -1)
 
 
-def request_of_call(call: Envelope, asked: Ask, state: State) -> Envelope:
+def _request_of(call: Envelope, parameters: Json, state: State) -> Envelope:
     """The draft that asks a person about a call, which has the form of its `call.started`."""
     data = call.event_data
     turn = owed_turn(state, str(data["turn"]))
+    args = data.get("args")
     request = ApprovalRequested(
         str(data["turn"]),
         call_position(call)[1],
         str(data["name"]),
-        plain_json(data.get("args")),
+        _plain_json(args),
         str(data["digest"]),
         "" if turn is None else turn.speaker,
         str(data.get("agent", "")),
-        asked.why,
-        list(asked.approvers),
-        guard=asked.guard,
-        same=str(data.get("same", "")),
-        most=_whole_number(data.get("most")),
-        tokens=_whole_number(data.get("tokens")),
+        kind="model" if args is None else "tool",
+        parameters=parameters,
     )
     audience = [OPERATORS] if turn is None else turn_audience(turn)
     return hub_draft(EV_APPROVAL_REQUESTED, data_of(request), cause=call.causation_id, audience=audience)
 
 
-def call_of_request(data: Json) -> Json:
+def _request_draft(request: Envelope, wanted: Ask, call: Envelope, *, state: State, at: Instant) -> Envelope:
+    """A request with what guards and the channel say about it: the arguments, why, who decides, and by when.
+
+    The people that a guard names come before those of the tool, and these before those of the channel.
+    """
+    data, rules = request.event_data, approval_rules(state.knobs)
+    told = {
+        "args": _plain_json(call.event_data.get("args")),
+        "why": "; ".join(filter(None, (str(data.get("why", "")), wanted.why))),
+        "approvers": list(wanted.approvers) or data.get("approvers") or list(rules.approvers),
+        "decide_by": rules.due_after(at),
+        "guard": wanted.guard,
+        **{name: call.event_data.get(name) for name in ("same", "most", "tokens")},
+    }
+    return replace(request, event_data={**data, **{name: value for name, value in told.items() if value}})
+
+
+def _call_of_request(data: Json) -> Json:
     """The data of the `call.started` that an approval is requested for."""
-    return {name: data[name] for name in ("turn", "index", "name", "digest", "args", "agent") if name in data}
+    return {name: data[name] for name in CALL_FIELDS if name in data}
 
 
-def _whole_number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+CALL_FIELDS = ("turn", "index", "name", "digest", "args", "agent", "same")
 
 
-def plain_json(value: object) -> Json:
+def _plain_json(value: object) -> Json:
     """The value if it is an object, otherwise an empty one."""
     return value if isinstance(value, dict) else {}

@@ -57,6 +57,8 @@ EV_CHANNEL_EXPIRED = "ag2.channel.expired"
 EV_EXPECTATION_VIOLATED = "ag2.channel.expectation_violated"
 EV_TASK_STARTED = "ag2.task.started"
 EV_TASK_PROGRESS = "ag2.task.progress"
+EV_TASK_WAITING = "antiphon.task.waiting"
+EV_TASK_CONTINUED = "antiphon.task.continued"
 EV_TASK_COMPLETED = "ag2.task.completed"
 EV_TASK_FAILED = "ag2.task.failed"
 EV_TASK_EXPIRED = "ag2.task.expired"
@@ -243,6 +245,16 @@ class TaskStarted(msgspec.Struct, frozen=True):
     turn: str = ""
 
 
+class TaskWaiting(msgspec.Struct, frozen=True):
+    """A task waits for a person, without an end of its time; or goes on, until then at the longest."""
+
+    task: str
+    turn: str = ""
+    until: str = ""
+    key: str = ""
+    """The idempotency key of the call that gave it, while it waits."""
+
+
 class TaskEnded(msgspec.Struct, frozen=True):
     """A task has ended, with a report or without."""
 
@@ -311,6 +323,7 @@ Event = (
     | ChannelPaused
     | FailedTurn
     | TaskStarted
+    | TaskWaiting
     | TaskEnded
     | ChannelForked
     | ChannelExpired
@@ -337,6 +350,8 @@ EVENT_STRUCTS: dict[str, type[Event]] = {
     EV_TURN_ASSIGNED: TurnAssigned,
     EV_TURN_FAILED: FailedTurn,
     EV_TASK_STARTED: TaskStarted,
+    EV_TASK_WAITING: TaskWaiting,
+    EV_TASK_CONTINUED: TaskWaiting,
     **dict.fromkeys(TASK_END_TYPES, TaskEnded),
     EV_CHANNEL_FORKED: ChannelForked,
     EV_CHANNEL_EXPIRED: ChannelExpired,

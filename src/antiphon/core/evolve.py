@@ -50,12 +50,15 @@ from antiphon.core.events import (
     Routing,
     TaskEnded,
     TaskStarted,
+    TaskWaiting,
     Text,
     TurnAssigned,
 )
 from antiphon.core.execution_events import (
     EV_CALL_CONFLICTED,
     EV_CALL_STARTED,
+    ApprovalExpired,
+    ApprovalReminded,
     ApprovalRequested,
     CallApproved,
     CallCleared,
@@ -183,7 +186,8 @@ def _apply_extension(state: State, since: Instant, reason: str) -> State:
         to_datetime(since)
     except ValueError:
         return state
-    tasks = {task: max(until, add_seconds(since, DEFAULT_TASK_SECONDS)) for task, until in state.tasks.items()}
+    least = add_seconds(since, DEFAULT_TASK_SECONDS)
+    tasks = {task: until and max(until, least) for task, until in state.tasks.items()}
     if reason == CLOCK_SET_REASON:
         return replace(state, clock_set_at=since, tasks=tasks)
     return replace(state, resumed_at=since, tasks=tasks)
@@ -330,16 +334,18 @@ def _apply_turn_event(state: State, event: Event) -> State | None:
             return _update_turn(state, turn_id, lambda turn: claimed_turn(turn, epoch, owner))
         case TurnReleased(turn=turn_id, epoch=epoch):
             return _update_turn(state, turn_id, lambda turn: released_turn(turn, epoch))
-        case CallFinished() | CallFailed() | CallCleared():
+        case CallFinished() | CallFailed() | CallCleared() | ApprovalExpired():
             return _update_turn(state, event.turn, lambda turn: settled_turn(turn, event.index))
-        case CallDoubted() | ApprovalRequested() | CallApproved():
-            return _update_turn(state, event.turn, lambda turn: waiting_turn(turn, event))
+        case CallDoubted() | ApprovalRequested() | ApprovalReminded() | CallApproved():
+            return _update_turn(state, event.turn, lambda turn: waiting_turn(turn, event, state.updated_at))
         case TurnDelayed() | TurnSuspended() | TurnResumed():
             return _update_turn(state, event.turn, lambda turn: recovering_turn(turn, event))
         case FailedTurn(turn=turn_id, speaker=speaker, reason=reason):
             failed = _add_failed_branch(state, speaker, reason) if speaker in state.group else state
             return _remove_turn(failed, turn_id, state.updated_at)
-        case TaskStarted(task=task, until=until):
+        case TaskWaiting(task=task) if task not in state.tasks:
+            return None
+        case TaskStarted(task=task, until=until) | TaskWaiting(task=task, until=until):
             return replace(state, tasks={**state.tasks, task: until})
         case TaskEnded(task=task) if task in state.tasks:
             return _set_awaited_tasks(state, {each: until for each, until in state.tasks.items() if each != task})

@@ -172,6 +172,8 @@ EV_TURN_SUSPENDED = "antiphon.turn.suspended"
 EV_TURN_RESUMED = "antiphon.turn.resumed"
 EV_APPROVAL_REQUESTED = "antiphon.approval.requested"
 EV_APPROVAL_DECIDED = "antiphon.approval.decided"
+EV_APPROVAL_EXPIRED = "antiphon.approval.expired"
+EV_APPROVAL_REMINDED = "antiphon.approval.reminded"
 
 FIRST_CRASH_PAUSE_SECONDS = 1.0
 """The shortest pause after the first crash, in seconds. Each further crash doubles it."""
@@ -226,7 +228,7 @@ class ApprovalRequested(msgspec.Struct, frozen=True, omit_defaults=True):
     approvers: list[str] = msgspec.field(default_factory=list)
     """The people and roles that may decide; empty if any person may who did not cause the turn."""
     decide_by: Instant = NEVER
-    """When it expires; `NEVER` if it does not."""
+    """When it expires, or is due for a reminder; `NEVER` if it waits for ever."""
     guard: str = ""
     """The name of the guard that has a person decide; "" if the tool does."""
     same: str = ""
@@ -234,6 +236,10 @@ class ApprovalRequested(msgspec.Struct, frozen=True, omit_defaults=True):
     most: int = 0
     """What the call may cost, as in `CallStarted`."""
     tokens: int = 0
+    kind: Literal["tool", "model"] = "tool"
+    """What is called. The call of a model may also be a summary or a step; of these `name` tells."""
+    parameters: Json = msgspec.field(default_factory=dict)
+    """The JSON schema of the arguments, by which those are checked that a person gives instead; {} if not known."""
 
 
 class ApprovalDecided(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -244,6 +250,28 @@ class ApprovalDecided(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str
     reason: str = ""
     digest: str = ""
+    """What the decision is about."""
+    edit_digest: str = ""
+    """The digest of the call with the arguments that the person gave instead."""
+
+
+class ApprovalExpired(msgspec.Struct, frozen=True, omit_defaults=True):
+    """No person has decided in time. The call does not leave, and its turn ends."""
+
+    turn: str
+    index: int
+    approval_id: str
+    action: str = "abort"
+
+
+class ApprovalReminded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """No person has decided in time. The call goes on waiting, and its people are asked again."""
+
+    turn: str
+    index: int
+    approval_id: str
+    seconds: float
+    """Until the next reminder."""
 
 
 def crash_pause(crashes: int, jitter: float) -> float:
@@ -277,6 +305,8 @@ ExecutionEvent = (
     | TurnResumed
     | ApprovalRequested
     | ApprovalDecided
+    | ApprovalExpired
+    | ApprovalReminded
     | CallStarted
     | CallFinished
     | CallFailed
@@ -295,6 +325,8 @@ EXECUTION_STRUCTS: dict[str, type[ExecutionEvent]] = {
     EV_TURN_RESUMED: TurnResumed,
     EV_APPROVAL_REQUESTED: ApprovalRequested,
     EV_APPROVAL_DECIDED: ApprovalDecided,
+    EV_APPROVAL_EXPIRED: ApprovalExpired,
+    EV_APPROVAL_REMINDED: ApprovalReminded,
     EV_CALL_STARTED: CallStarted,
     EV_CALL_FINISHED: CallFinished,
     EV_CALL_FAILED: CallFailed,

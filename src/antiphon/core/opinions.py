@@ -109,6 +109,14 @@ def by_event_type(
     return listed, others
 
 
+class HeldCall(NamedTuple):
+    """A call that a person is asked about, as it would leave."""
+
+    wanted: Ask
+    """Why, in the words of all guards that ask; the approvers are those of the first that names any."""
+    draft: Envelope
+
+
 class CallGuards:
     """The guards of a ruleset that are asked about calls: before they leave, and on behalf of ledgers."""
 
@@ -127,9 +135,9 @@ class CallGuards:
         self.sharing = bool(self._sharing)
         """Whether any guard counts calls in ledgers."""
 
-    def permit(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Ask:
+    def permit(self, fold: Fold, draft: Envelope) -> Envelope | Deny | HeldCall:
         """The call as it may leave, or why not, or that a person decides. All guards are asked before a person is."""
-        asking: Ask | None = None
+        asking: list[Ask] = []
         for slot, guard in self._permitters:
             match guard.permit(fold.memory_at(slot), fold.state, draft):
                 case Allow():
@@ -137,15 +145,18 @@ class CallGuards:
                 case Deny() as denial:
                     return replace(denial, guard=str(getattr(guard, "name", "")))
                 case Ask() as wanted:
-                    named = replace(wanted, guard=str(getattr(guard, "name", "")))
-                    asking = asking or (None if draft.event_data.get("approved") else named)
+                    asking.append(replace(wanted, guard=str(getattr(guard, "name", ""))))
                 case Change(draft=draft):
                     continue
                 case other:
                     raise TypeError(
                         f"permit of {type(guard).__name__} gave {describe(other)}; return ALLOW, Deny, Change or Ask"
                     )
-        return draft if asking is None else asking
+        if not asking or draft.event_data.get("approved"):
+            return draft
+        approvers = next((wanted.approvers for wanted in asking if wanted.approvers), ())
+        why = "; ".join(wanted.why for wanted in asking)
+        return HeldCall(replace(asking[0], why=why, approvers=approvers), draft)
 
     def permit_compensation(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Ask:
         """A compensation as it may leave, or why not. The limits of the run do not hold for it."""

@@ -54,11 +54,13 @@ class Turn(msgspec.Struct, frozen=True):
     """Who heard all that it answers, if not all did. They alone see the answer, and whether the turn failed."""
     shown: int | msgspec.UnsetType = msgspec.UNSET
     """Up to where its speaker is shown what was said; unset for all that was said before the assignment."""
-    # Unset and not 0: turns without it are stored as they were before there was this field. So are the next two.
+    # Unset and not 0: turns without it are stored as they were before there was this field. So are the next three.
     asked: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     """The positions of calls that do not leave before a person has decided about them."""
     approved: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     """The positions of calls that a person has allowed, and that have no outcome yet."""
+    decide_by: tuple[Instant, ...] | msgspec.UnsetType = msgspec.UNSET
+    """When each of `asked` falls due; unset if none ever does."""
 
     @property
     def shown_until(self) -> int:
@@ -74,6 +76,12 @@ class Turn(msgspec.Struct, frozen=True):
     def awaits_approval(self) -> bool:
         """Whether nothing is left to do but what a person has to approve. An attempt that runs is not over yet."""
         return bool(self.asked) and not self.approved and not self.owner
+
+    @property
+    def asked_until(self) -> dict[int, Instant]:
+        """The calls that a person is asked about, and when each falls due; `NEVER` if it does not."""
+        asked = self.asked or ()
+        return dict(zip(asked, self.decide_by or (NEVER,) * len(asked), strict=True))
 
 
 class State(msgspec.Struct, frozen=True):
@@ -137,7 +145,7 @@ class State(msgspec.Struct, frozen=True):
     """Whether the last thing said was an interjection."""
     context_vars: Json = msgspec.field(default_factory=dict)
     tasks: dict[str, Instant] = msgspec.field(default_factory=dict)
-    """The tasks that turns wait for, and until when at the longest."""
+    """The tasks that turns wait for, and until when at the longest; `NEVER` while a task waits for a person."""
     open_tasks: dict[str, str] = msgspec.field(default_factory=dict)
     """The tasks whose end is not recorded here, each with the turn that gave it. It need not be owed any more."""
     active: dict[str, str] = msgspec.field(default_factory=dict)
@@ -181,8 +189,15 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def clock_stopped(self) -> bool:
-        """Whether expectations stand still: a turn waits for a person, or for its next attempt after a crash."""
+        """Whether expectations stand still: a turn, or a task of one, waits for a person or for the end of a pause."""
+        if self.tasks and NEVER in self.tasks.values():
+            return True
         return any(turn.waits_for_person or turn.not_before for turn in self.owed)
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """Whether a turn, or a task of one, waits for a person to decide about a call that has not left."""
+        return NEVER in self.tasks.values() or any(turn.awaits_approval for turn in self.owed)
 
     @property
     def ended(self) -> bool:
@@ -229,8 +244,15 @@ def without_call(turn: Turn, index: int) -> Turn:
     """The turn without this call among those that wait for a person, or have stopped waiting."""
     if not turn.asked and not turn.approved:
         return turn
-    asked, approved = (tuple(each for each in calls or () if each != index) for calls in (turn.asked, turn.approved))
-    return replace(turn, asked=asked or msgspec.UNSET, approved=approved or msgspec.UNSET)
+    asked = {each: until for each, until in turn.asked_until.items() if each != index}
+    approved = tuple(each for each in turn.approved or () if each != index)
+    return replace(with_asked(turn, asked), approved=approved or msgspec.UNSET)
+
+
+def with_asked(turn: Turn, asked: dict[int, Instant]) -> Turn:
+    """The turn when a person is asked about these calls, each until then."""
+    until = tuple(asked.values()) if any(asked.values()) else msgspec.UNSET
+    return replace(turn, asked=tuple(asked) or msgspec.UNSET, decide_by=until)
 
 
 def merge_context(state: State, updates: ContextSet) -> State:

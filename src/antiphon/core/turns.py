@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from antiphon.core.call_permits import SAGA_OFFER_TYPES, JournalBatch, TurnClaim, record_permitted
+from antiphon.core.call_permits import COMPLETED_TYPES, JournalBatch, TurnClaim, record_permitted
 from antiphon.core.codec import digest_of
 from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json
 from antiphon.core.event_data import Deny, event_of
@@ -23,6 +23,7 @@ from antiphon.core.events import EV_CHANNEL_CLOSED
 from antiphon.core.execution_events import (
     EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
+    ApprovalExpired,
     ApprovalRequested,
     CallApproved,
     CallCleared,
@@ -85,7 +86,7 @@ def write_entries(
     refusal = _check_claim(fold.state, work.claim)
     if refusal is not None:
         return refusal
-    if not ruleset.calls.asked and all(each.event_type not in SAGA_OFFER_TYPES for each in work.entries):
+    if not ruleset.calls.asked and all(each.event_type not in COMPLETED_TYPES for each in work.entries):
         return record_all(fold, work.entries, ruleset=ruleset, at=at, new_id=new_id)
     return record_permitted(fold, work, ruleset=ruleset, at=at, new_id=new_id)
 
@@ -145,6 +146,10 @@ def _ended_denial(claim: TurnClaim) -> Deny:
     return Deny(FENCED, f"turn {claim.turn_id} has ended")
 
 
+APPROVAL_EXPIRED = "approval_expired"
+APPROVAL_EXPIRED_TEXT = "No person has allowed this call in time, so it was not made."
+
+
 class CallRecord(msgspec.Struct, frozen=True):
     """One call as far as it is known."""
 
@@ -175,6 +180,7 @@ CallEvent = (
     | CallCleared
     | CallConflicted
     | ApprovalRequested
+    | ApprovalExpired
     | CallApproved
 )
 Journal = dict[int, CallRecord]
@@ -202,10 +208,17 @@ def _apply_call_event(entry: CallRecord, event: CallEvent) -> CallRecord:
             return CallRecord(requested=entry.requested, approved=entry.approved)
         case ApprovalRequested():
             return msgspec.structs.replace(entry, requested=event)
+        case ApprovalExpired():
+            return msgspec.structs.replace(entry, outcome=expired_call(event))
         case CallApproved():
             return msgspec.structs.replace(entry, approved=event)
         case CallConflicted():
             return msgspec.structs.replace(entry, conflicted=True)
+
+
+def expired_call(event: ApprovalExpired) -> CallFailed:
+    """The outcome of a call about which no person has decided in time."""
+    return CallFailed(event.turn, event.index, APPROVAL_EXPIRED_TEXT, denied=APPROVAL_EXPIRED, final=True)
 
 
 def idempotency_key(state: State, turn: Turn, index: int, *, tool: str, tenant: str) -> str:

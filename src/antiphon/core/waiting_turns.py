@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from antiphon.core.envelope import NEVER
+from antiphon.core.envelope import NEVER, Instant, add_seconds
 from antiphon.core.execution_events import (
+    ApprovalReminded,
     ApprovalRequested,
     CallApproved,
     CallDoubted,
@@ -16,7 +17,7 @@ from antiphon.core.execution_events import (
     TurnResumed,
     TurnSuspended,
 )
-from antiphon.core.state import Turn, without_call
+from antiphon.core.state import Turn, with_asked, without_call
 
 
 def released_turn(turn: Turn, epoch: int) -> Turn:
@@ -38,13 +39,18 @@ def recovering_turn(turn: Turn, event: TurnDelayed | TurnSuspended | TurnResumed
             return replace(turn, crashes=0, attempts=0, suspended=False)
 
 
-def waiting_turn(turn: Turn, event: CallDoubted | ApprovalRequested | CallApproved) -> Turn:
-    """The turn after a call of it has begun to wait for a person, or may leave now."""
+WaitingEvent = CallDoubted | ApprovalRequested | ApprovalReminded | CallApproved
+
+
+def waiting_turn(turn: Turn, event: WaitingEvent, at: Instant) -> Turn:
+    """The turn after a call of it has begun to wait for a person, waits on, or may leave now."""
     match event:
         case CallDoubted(index=index):
             return _doubted_turn(turn, index)
-        case ApprovalRequested(index=index):
-            return _asking_turn(turn, index)
+        case ApprovalRequested(index=index, decide_by=decide_by):
+            return with_asked(turn, {**turn.asked_until, index: decide_by})
+        case ApprovalReminded(index=index, seconds=seconds):
+            return _reminded_turn(turn, index, seconds, at=at)
         case CallApproved(index=index):
             return _approved_turn(turn, index)
 
@@ -54,9 +60,14 @@ def _doubted_turn(turn: Turn, index: int) -> Turn:
     return replace(turn, owner="", doubts=tuple(dict.fromkeys((*turn.doubts, index))))
 
 
-def _asking_turn(turn: Turn, index: int) -> Turn:
-    """The turn with one more call that does not leave before a person has decided."""
-    return replace(turn, asked=tuple(dict.fromkeys((*(turn.asked or ()), index))))
+def _reminded_turn(turn: Turn, index: int, seconds: float, *, at: Instant) -> Turn:
+    """The turn whose people are asked again about a call, and the next time after so many seconds."""
+    if index not in turn.asked_until:
+        return turn
+    try:
+        return with_asked(turn, {**turn.asked_until, index: add_seconds(at, seconds)})
+    except ValueError:  # a strange fact: no reminder follows
+        return with_asked(turn, {**turn.asked_until, index: NEVER})
 
 
 def _approved_turn(turn: Turn, index: int) -> Turn:

@@ -102,6 +102,8 @@ class TurnJournal:
         self.active = ""
         """The active agent of a team, to whom a failure is recorded; "" without a team."""
         self.calls = RecordedCalls()
+        self.parameters: dict[int, Json] = {}
+        """The schemas of the arguments of tool calls, by position, for people that guards have asked about them."""
         self._pending: list[Envelope] = []
         self._warned: set[tuple[str, str]] = set()
         self.given_tasks: set[str] = set()
@@ -157,7 +159,7 @@ class TurnJournal:
         objections = await self.run.ledgers.ask(drafts) if guards.sharing else NO_OBJECTIONS
         self._pending += drafts
         await self._write(objections=objections)
-        if guards.asked or requests:
+        if guards.asked or requests or any(call.approved for call in calls):  # it may be recorded in another form
             self.calls.add(self.planned, self.turn_id)
 
     async def retry(self, retried: CallRetried) -> CallFailed | None:
@@ -218,7 +220,7 @@ class TurnJournal:
         `objections` are what ledgers say about calls among them that cannot leave as they are.
         """
         run, clock = self.run, self.run.environment.clock
-        work, self._pending = JournalBatch(self.turn_claim, tuple(self._pending), objections), []
+        work, self._pending = JournalBatch(self.turn_claim, tuple(self._pending), objections, self.parameters), []
         self.planned = ()
         try:
             while True:

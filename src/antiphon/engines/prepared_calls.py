@@ -52,6 +52,9 @@ def recorded_outcome(journal: TurnJournal, wanted: CallTool) -> ToolOutcome | No
     if entry.started is not None and journal.note_difference(wanted.index, digest_of_call(wanted)):
         detail = f"call {wanted.index} was {entry.started.name}, and is {wanted.call.name} with other arguments"
         raise TurnFailedError("idempotency_conflict", detail)
+    if entry.requested is not None and entry.requested.digest != digest_of_call(wanted):
+        detail = f"call {wanted.index} is {wanted.call.name} now, and a person was asked about {entry.requested.name}"
+        raise TurnFailedError("idempotency_conflict", detail)
     match entry.outcome:
         case CallFinished(result=result):
             outcome = decode_outcome(result)
@@ -85,10 +88,18 @@ def prepare_call(journal: TurnJournal, wanted: CallTool) -> PreparedCall | ToolO
         return _refuse_call(journal, wanted, unknown_tool_result(name, tools))
     try:
         arguments = bind_call(tool, wanted.call)
+        _check_edit(journal, wanted, tool)
     except BadArguments as error:
         return _refuse_call(journal, wanted, ToolResult(redact_text(str(error)), failed=True), failure="schema")
     key = idempotency_key(run.state, run.turn, wanted.index, tool=name, tenant=run.environment.tenant)
     return PreparedCall(wanted, tool, arguments, key, journal.calls.record(wanted.index).in_flight)
+
+
+def _check_edit(journal: TurnJournal, wanted: CallTool, tool: Tool) -> None:
+    """`BadArguments` if the arguments that a person gave instead do not fit the tool as it is now."""
+    approved = journal.calls.record(wanted.index).approved
+    if approved is not None and approved.args is not None:
+        bind_call(tool, msgspec.structs.replace(wanted.call, args=approved.args))
 
 
 def _refuse_call(
@@ -157,7 +168,13 @@ def permitted_call(journal: TurnJournal, ready: PreparedCall) -> PreparedCall | 
     if started is None or started.args == ready.wanted.call.args:
         return ready if started is None else msgspec.structs.replace(ready, until=started.until)
     call = msgspec.structs.replace(ready.wanted.call, args=started.args or {})
-    return msgspec.structs.replace(ready, arguments=bind_call(ready.tool, call), until=started.until)
+    try:
+        arguments = bind_call(ready.tool, call)
+    except BadArguments as error:  # a guard has changed them to what does not fit
+        failed = CallFailed(journal.turn_id, index, redact_text(str(error)), failure=count_failure(journal, "schema"))
+        journal.keep(EV_CALL_FAILED, failed)
+        return ToolOutcome(ToolResult(failed.error, failed=True))
+    return msgspec.structs.replace(ready, arguments=arguments, until=started.until)
 
 
 def count_failure(journal: TurnJournal, failure: FailureClass) -> FailureClass:

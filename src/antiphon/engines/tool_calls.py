@@ -28,6 +28,7 @@ from antiphon.core.execution_events import (
     FailureClass,
 )
 from antiphon.engines.attempt_ends import AwaitsApproval, CallInDoubt
+from antiphon.engines.call_approvals import approval_requests, note_parameters
 from antiphon.engines.call_handoffs import settle_message
 from antiphon.engines.journal import TurnJournal
 from antiphon.engines.once_calls import RepeatedCall, is_registered, register_once
@@ -139,7 +140,11 @@ async def _make_calls(journal: TurnJournal, ready: Sequence[PreparedCall]) -> di
     """
     leaving = [each for each in ready if not journal.calls.awaits_approval(each.wanted.index)]
     if leaving:
-        await journal.start(*(started_entry(journal, each) for each in leaving))
+        note_parameters(journal, leaving)
+        requests = await approval_requests(journal, leaving)
+        asked = {request.index for request in requests}
+        departing = (started_entry(journal, each) for each in leaving if each.wanted.index not in asked)
+        await journal.start(*departing, requests=requests)
     denied: dict[int, ToolOutcome] = {}
     permitted: list[PreparedCall] = []
     for each in leaving:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import count
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from antiphon.core.codec import Malformed, as_type
 from antiphon.core.creation import opening_batch
@@ -135,6 +136,8 @@ class ParticipantRecord(msgspec.Struct, frozen=True):
     kind: str
     asks: bool = False
     """Whether it decides on each invitation; otherwise it accepts them all."""
+    roles: tuple[str, ...] | UnsetType = UNSET
+    """Of a person: what approvers it counts as, beside its name. Unset for none."""
 
 
 class Directory:
@@ -160,6 +163,11 @@ class Directory:
         if listing is None or listing.name != name:
             raise UnknownParticipant(name, _unknown_name_advice(name, listing))
         return listing
+
+    def roles_of(self, name: str) -> tuple[str, ...]:
+        """The roles of the participant of this name, if there is one."""
+        listing = self._known.get(name.lower())
+        return () if listing is None else listing.roles or ()
 
     async def register(self, listing: ParticipantRecord) -> None:
         """Make a participant known, or attach to one that is. What does not fit is refused before it is recorded."""

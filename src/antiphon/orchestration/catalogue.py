@@ -14,6 +14,7 @@ from importlib import import_module
 from math import inf
 from typing import get_args
 
+from antiphon.core.approval_rules import APPROVAL_KNOBS, approval_rules
 from antiphon.core.codec import Malformed, as_type
 from antiphon.core.envelope import ERASED, Json
 from antiphon.core.errors import AntiphonError, RulesInvalid
@@ -23,6 +24,7 @@ from antiphon.core.guard import Guard
 from antiphon.core.registry import accepts_arguments
 from antiphon.core.ruleset import Adapter, Expectation, Ruleset, Seats, TurnEnd
 from antiphon.core.text import describe, describe_error, explain_decode_error
+from antiphon.guards.approval_deadlines import approval_deadlines
 from antiphon.guards.named_guards import check_tier, guards_of, ledger_guards
 from antiphon.guards.run_limits import HopLimit
 from antiphon.guards.saga import Saga
@@ -204,7 +206,7 @@ LAZY_ADAPTERS = {
 """Built-in adapters that are loaded when a channel of theirs is."""
 SYSTEM_TYPES = frozenset({"system", "quarantine", ERASED})
 """Types that cannot be opened: the hub's own channels, and channels that can only be read."""
-COMMON_KNOBS = frozenset({"guards", "tier", "expectations", "interjectors", "writers"})
+COMMON_KNOBS = frozenset({"guards", "tier", "expectations", "interjectors", "writers", *APPROVAL_KNOBS})
 
 _registered_adapters: dict[str, type[Adapter]] = {}
 
@@ -264,7 +266,7 @@ def ruleset_for(channel_type: str, knobs: Json) -> Ruleset:
     writers = _writers_by_key(knobs)
     if writers:
         guards.append(ContextWriters(writers))
-    guards.append(TimeToLive())
+    guards += [TimeToLive(), *approval_deadlines(approval_rules(knobs))]
     expected = _check_list("expectations", knobs.get("expectations"), of="expectations")
     guards.extend(expectations_for(kind, expected))
     guards.extend(sagas or [Saga()])  # the last: snapshots of before there were sagas are still used

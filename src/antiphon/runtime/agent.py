@@ -35,14 +35,14 @@ from antiphon.runtime.hub import Hub, HubOpening
 from antiphon.runtime.participant import ensure_agent_registered, ensure_person_registered
 from antiphon.runtime.shared_hub import default_hub
 from antiphon.runtime.turn_events import (
+    APPROVAL,
     AgentEvent,
     FinalStateEvent,
     NumberedEvent,
     TurnEvents,
     agent_reply_of,
-    follow_turn,
-    strip_sequences,
 )
+from antiphon.runtime.turn_stream import follow_turn, strip_sequences
 
 DEFAULT_SPEAKER = "user"
 """Who speaks in a thread."""
@@ -165,7 +165,7 @@ async def answer_of(channel: Channel, agent: Declaration, text: str, *, message_
         async for _, event in events:
             final = event if isinstance(event, FinalStateEvent) else None
     assert final is not None, "the last event is the final one"
-    if final.stopped is not None and not has_partial_answer(final.stopped):
+    if final.stopped not in (None, APPROVAL) and not has_partial_answer(final.stopped):
         raise TurnFailed(final.stopped, channel.channel_id, final.detail, agent=final.agent)
     return agent_reply_of(agent, turn_events.path, final)
 
@@ -219,9 +219,10 @@ class Agent(Declaration):
     ) -> AgentReply:
         """Say something to the agent on a thread, and wait for its answer; `TurnFailed` if there is none.
 
-        The message is recorded before it is answered. Should the process end, the turn is finished by the next hub
-        in which the agent is registered; invoked again with the same `message_id` on the same thread, nothing is
-        said twice, and the answer is the one that there is.
+        If a person has to decide about a call first, the reply says so: `stopped` is `approval`, and `approvals` lists
+        what waits. The message is recorded before it is answered. Should the process end, the turn is finished by the
+        next hub in which the agent is registered; invoked again with the same `message_id` on the same thread, nothing
+        is said twice, and the answer is the one that there is.
         """
         async with _hub_context(hub) as used:
             check_invocation(used, self, text)

@@ -16,13 +16,14 @@ from antiphon.core.conversation_events import ConversationMoved, ConversationRel
 from antiphon.core.envelope import Envelope
 from antiphon.core.event_data import event_of
 from antiphon.core.events import ChannelClosed, Event, Packet, Text, TurnAssigned
-from antiphon.core.execution_events import CallDoubted, TurnSuspended
+from antiphon.core.execution_events import CallDoubted, TurnReleased, TurnSuspended
 from antiphon.hub.feed import TokenSubscriber
 from antiphon.hub.live import LiveChannel
 from antiphon.orchestration.conversation_memory import OBSERVES
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.conversation_plans import conversation_memory
 from antiphon.runtime.turn_events import (
+    APPROVAL,
     IN_DOUBT,
     NO_SEQUENCE,
     SUSPENDED,
@@ -32,8 +33,8 @@ from antiphon.runtime.turn_events import (
     NumberedEvent,
     TokenEvent,
     TurnEvents,
-    follow_turn,
 )
+from antiphon.runtime.turn_stream import follow_turn
 
 ANSWER_GAP = "\n\n"
 """Separates the texts of several agents in one answer."""
@@ -135,7 +136,7 @@ class ConversationTurns:
                 return [self._finish(self._last_final)]
             case ChannelClosed(reason=reason):
                 return [self._finish(None, stopped="channel_closed", detail=reason)]
-            case CallDoubted() | TurnSuspended() if self._turn is None:
+            case CallDoubted() | TurnSuspended() | TurnReleased() if self._turn is None:
                 return self._blocked_events()
             case _:
                 return []
@@ -157,7 +158,8 @@ class ConversationTurns:
         if waiting is None:
             return []
         detail = f"turn {waiting.turn_id} for an earlier message waits for a person; see `antiphon approvals`"
-        return [self._finish(None, stopped=SUSPENDED if waiting.suspended else IN_DOUBT, detail=detail)]
+        stopped = SUSPENDED if waiting.suspended else IN_DOUBT if waiting.doubts else APPROVAL
+        return [self._finish(None, stopped=stopped, detail=detail)]
 
     def _finish(self, last: FinalStateEvent | None, *, stopped: str | None = None, detail: str = "") -> FinalStateEvent:
         self.over = True

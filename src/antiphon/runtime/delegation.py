@@ -2,7 +2,8 @@
 
 Rule 1: a task is known by the call that gives it. A call that is made again finds the same task, and goes on with it.
 Rule 2: what becomes of a task is recorded in the channel it was given from, each fact once; of its ends the first.
-Rule 3: no task waits for ever: it ends with an answer, fails for a reason, or runs out of time.
+Rule 3: no task waits for ever: it ends with an answer, fails for a reason, or runs out of time. While one of its calls
+        waits for the approval of a person, it waits, too, and so does the turn that gave it.
 Rule 4: what the store cannot do now, and what is cut off because the hub closes, is no failure of the task.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ import msgspec
 from antiphon.agents.call_results import NO_USAGE, Usage
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.turn_channel import AgentReply, DelegatedTask, DelegationReport
+from antiphon.core.approval_rules import inherit_approvals
 from antiphon.core.envelope import Envelope, Json, add_seconds, derived_id
 from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable, TurnFailed, UnknownChannel, UsageError
 from antiphon.core.event_data import data_of, original_digest
@@ -43,6 +45,7 @@ from antiphon.runtime.participant import ensure_agent_registered
 from antiphon.runtime.subscriptions import tail_pages
 from antiphon.runtime.task_reports import TaskAssignment, TaskReport, failure_reason
 from antiphon.runtime.turn_events import (
+    APPROVAL,
     WAITING_REASONS,
     AgentEvent,
     FinalStateEvent,
@@ -215,7 +218,7 @@ class DelegatedTasks:
             kind = core.directory.find(task.by).kind
             depth = parent.task_depth + 1
             origin: Json = {"parent": task.parent, "turn": task.turn_id, "depth": depth, "root": parent.run_id}
-            knobs: Json = {TASK_KNOB: origin, **inherit_guards(parent.knobs, task.agent.own_channel_knobs)}
+            knobs: Json = {TASK_KNOB: origin, **_inherited_knobs(parent, task)}
             if task.ttl is not None:
                 knobs["expectations"] = [NO_REPLY_LIMIT]
             seats = [Seat(task.by, kind), Seat(task.agent.name, "agent")]
@@ -224,17 +227,25 @@ class DelegatedTasks:
             return await create_with_first_words(core, created, task.task_id, first=first, repeatable=True)
 
     async def _follow_task(self, child: LiveChannel, report: TaskReport, turn_events: TurnEvents) -> FinalStateEvent:
-        async with aclosing(_task_events(self._core, child, turn_events, asker=report.given.by)) as events:
-            async for envelope, event in events:
-                if isinstance(event, FinalStateEvent):
-                    return event
-                if isinstance(event, ToolUsageEvent):
-                    await report.write(EV_TASK_PROGRESS, {"tool": event.tool, "who": event.agent}, envelope.envelope_id)
+        async with aclosing(tail_pages(self._core, child, 0, until=self._core.stopped)) as pages:
+            async for page in pages:
+                final = await _report_page(page, report, turn_events)
+                if final is not None:
+                    return final
+                await report.note_waiting(child.state)
         raise UsageError("the hub was closed while the task was under way; it goes on when the hub is opened again")
 
 
+def _inherited_knobs(parent: State, task: DelegatedTask) -> Json:
+    """The knobs of the channel of a task: what holds in the channel above, and in the own threads of its agent."""
+    own = task.agent.own_channel_knobs
+    return {**inherit_guards(parent.knobs, own), **inherit_approvals(parent.knobs, own)}
+
+
 def _assignment_of(task: DelegatedTask) -> TaskAssignment:
-    return TaskAssignment(task.task_id, task.parent, task.turn_id, task.cause, task.by, task.agent.name, task.audience)
+    return TaskAssignment(
+        task.task_id, task.parent, task.turn_id, task.cause, task.by, task.agent.name, task.audience, task.key
+    )
 
 
 def _report_of(task: DelegatedTask, final: FinalStateEvent, turn_events: TurnEvents) -> DelegationReport:
@@ -249,14 +260,14 @@ def _report_of(task: DelegatedTask, final: FinalStateEvent, turn_events: TurnEve
     return DelegationReport(AgentReply("", final.agent, reason, final.usage, final.channel_id), failure)
 
 
-async def _task_events(
-    core: HubCore, child: LiveChannel, turn_events: TurnEvents, *, asker: str
-) -> AsyncGenerator[tuple[Envelope, AgentEvent], None]:
-    """What the log of a task tells, from its beginning."""
-    async with aclosing(tail_pages(core, child, 0, until=core.stopped)) as pages:
-        async for page in pages:
-            for answered in _page_events(page, turn_events, asker):
-                yield answered
+async def _report_page(page: Sequence[Envelope], report: TaskReport, turn_events: TurnEvents) -> FinalStateEvent | None:
+    """Record the progress that a page of a task's log tells. Returns how the task ended, if it did."""
+    for envelope, event in _page_events(page, turn_events, report.given.by):
+        if isinstance(event, FinalStateEvent):
+            return event
+        if isinstance(event, ToolUsageEvent):
+            await report.write(EV_TASK_PROGRESS, {"tool": event.tool, "who": event.agent}, envelope.envelope_id)
+    return None
 
 
 def _page_events(
@@ -266,7 +277,10 @@ def _page_events(
         if turn_events.message is None and envelope.sender_id == asker and envelope.event_type == EV_TEXT:
             turn_events.message = envelope
         for event in turn_events.project(envelope):
-            yield envelope, event
+            if isinstance(event, FinalStateEvent) and event.stopped == APPROVAL:
+                turn_events.over = False  # the task waits for its person, as long as that takes
+            else:
+                yield envelope, event
 
 
 async def _task_words(child: LiveChannel) -> Json:

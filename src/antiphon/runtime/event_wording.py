@@ -47,6 +47,8 @@ SENTENCES: dict[EventKey, str] = {
     events.EV_CLOCK_JUMPED: "notices that the clock was set: by {delta_ms} ms",
     events.EV_TASK_STARTED: "gives a task to {agent} in {task}<: {reason}>",
     events.EV_TASK_PROGRESS: "hears of the task of {agent} in {task}<: calls {tool}>",
+    events.EV_TASK_WAITING: "notes that the task in {task} waits for a person",
+    events.EV_TASK_CONTINUED: "notes that the task in {task} goes on",
     events.EV_TASK_COMPLETED: "has the report of {agent} in {task}<: {reason}>",
     events.EV_TASK_FAILED: "gets nothing from {agent} in {task}<: {reason}>",
     events.EV_TASK_EXPIRED: "waits no longer for {agent} in {task}<: {reason}>",
@@ -65,6 +67,8 @@ SENTENCES: dict[EventKey, str] = {
         "{index}: asks a person about {name}<({arguments})><: {why}><; {approvers} may decide><; until {decide_by}>"
     ),
     execution_events.ApprovalDecided: "{by} decides {approval_id}: {decision}< ({reason})>",
+    execution_events.ApprovalExpired: "{index}: ends the wait for a person, who has not decided in time",
+    execution_events.ApprovalReminded: "{index}: reminds of what waits for a person; again in {seconds:g} seconds",
     execution_events.CallApproved: "{index}: may leave, says {by}<, with other arguments: {arguments}>",
     execution_events.CallDoubted: "{index}: does not know what became of {name}: {why}",
     execution_events.CallCleared: "{index}: is to be made again, says {by}",

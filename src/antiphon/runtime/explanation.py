@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from antiphon.core.approval_rules import Approval
 from antiphon.core.envelope import Envelope, Instant
 from antiphon.core.errors import UsageError
 from antiphon.core.event_data import event_of
@@ -17,7 +18,6 @@ from antiphon.core.events import SPEECH_TYPES, TurnAssigned
 from antiphon.core.evolve import evolve
 from antiphon.core.execution_events import CallFailed, CallFinished, CallStarted
 from antiphon.core.state import TASK_KNOB, State
-from antiphon.runtime.approvals import Approval
 from antiphon.runtime.causal_chain import CausalLog, is_turn_detail
 from antiphon.runtime.decision_reasons import DecisionReasons
 from antiphon.runtime.envelope_text import describe_envelope

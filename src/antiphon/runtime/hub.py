@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar, Unpack, cast, get_args
@@ -11,6 +11,7 @@ import msgspec
 
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.messages import Model
+from antiphon.core.approval_rules import Approval
 from antiphon.core.envelope import HUB, Envelope, check_name
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.state import ChannelStatus
@@ -20,7 +21,7 @@ from antiphon.hub.clock import Clock, SystemClock
 from antiphon.hub.feed import Signal
 from antiphon.hub.known_secrets import KNOWN_SECRETS
 from antiphon.orchestration.router import RouterHook
-from antiphon.runtime.approvals import Approval, approvals_of
+from antiphon.runtime.approvals import approvals_of
 from antiphon.runtime.arguments import check_cursor, private_copy
 from antiphon.runtime.channel import EnvelopeBuilder
 from antiphon.runtime.channel_lifecycle import Erasure, erase_channel
@@ -209,16 +210,22 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
         await self.core.close()
 
     async def register(
-        self, who: str | Declaration, *, kind: str | None = None, accept: Accept | None = None
+        self,
+        who: str | Declaration,
+        *,
+        kind: str | None = None,
+        accept: Accept | None = None,
+        roles: Sequence[str] | None = None,
     ) -> Participant:
         """Register a participant under a name, or attach to the one the store knows by it. An agent's turns run here.
 
         An `Agent` whose name is an agent's here already replaces its definition, from the agent's next turn. Any other
         name that is registered in this hub is a `UsageError`.
 
-        `accept` decides on each invitation; without it all are accepted.
+        `accept` decides on each invitation; without it all are accepted. `roles` are those of a person, by which
+        approvers are named; without them a person keeps those that the store knows.
         """
-        return await register_participant(self.core, who, kind=kind, accept=accept)
+        return await register_participant(self.core, who, kind=kind, accept=accept, roles=roles)
 
     async def post(self, envelope: Envelope) -> Envelope:
         """Record a hand-built envelope. Its sender must be registered here; the hub stamps it."""
@@ -288,7 +295,9 @@ class Hub(msgspec.Struct, eq=False, weakref=True):
         return [each async for each in all_envelopes(log_page_reader(self.core.store, channel_id), after)]
 
     async def approvals(self, channel_id: str | None = None) -> list[Approval]:
-        """What waits for a person: calls in doubt and suspended turns, of one channel or of all.
+        """What waits for a person, oldest first: calls that need approval, calls in doubt and suspended turns.
+
+        It lists one channel or all.
 
         A person decides about each with `participant.decide(approval.approval_id, …)`.
         """

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import TypedDict, Unpack
 
+import msgspec
+
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.messages import ChecksConfig
 from antiphon.core.envelope import Envelope, Json, check_name, spelling_advice
@@ -20,11 +22,12 @@ from antiphon.guards.named_guards import guards_to_data
 from antiphon.hub.known_secrets import KNOWN_SECRETS
 from antiphon.hub.system_channels import ParticipantRecord
 from antiphon.orchestration.catalogue import find_adapter
-from antiphon.runtime.approvals import PersonDecision, decide_approval
+from antiphon.runtime.approvers import HUMAN_KIND
 from antiphon.runtime.arguments import check_option_names, check_ttl, copy_context_vars, copy_knobs
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.channel_lifecycle import TASK_KNOB, open_or_find_channel
 from antiphon.runtime.core import Accept, HubCore
+from antiphon.runtime.decisions import PersonDecision, decide_approval
 from antiphon.runtime.invitations import resend_invitations
 from antiphon.runtime.model_lifecycle import close_replaced
 from antiphon.runtime.subscriptions import Inbox
@@ -52,7 +55,7 @@ class DecideOptions(TypedDict, total=False):
     text: str | None
     """What the call returned, or what the agent answers; for `respond`, which needs it."""
     args: Json | None
-    """Other arguments, for a call that has not left yet."""
+    """Other arguments, all of them, for a call that has not left yet; for `edit`, which needs them."""
     digest: str | None
     """The digest of what was looked at. If something else waits now, the decision is refused."""
 
@@ -120,10 +123,11 @@ class Participant:
         return await self._inbox.pending()
 
     async def decide(self, approval_id: str, decision: str, **options: Unpack[DecideOptions]) -> None:
-        """Decide what becomes of something that waits for a person: `approve`, `reject` or `respond`.
+        """Decide what becomes of something that waits for a person: `approve`, `edit`, `reject` or `respond`.
 
-        `approve` retries it, `respond` gives the call's result or the agent's answer, `reject` gives it up. `Denied`
-        if this participant is no person (`not_a_person`), or it was decided before (`decided`).
+        `approve` lets a call leave, or retries what is in doubt; `edit` lets it leave with other `args`; `respond`
+        gives its result, or the agent's answer, as `text`; `reject` gives it up. `Denied` if this participant is no
+        person (`not_a_person`), may not decide this (`not_an_approver`), or if it was decided before (`decided`).
         """
         check_option_names(options, DecideOptions.__optional_keys__)
         await decide_approval(
@@ -191,13 +195,20 @@ AGENT_LOCK_PREFIX = "name:"
 
 
 async def register_participant(
-    core: HubCore, who: str | Declaration, *, kind: str | None = None, accept: Accept | None = None
+    core: HubCore,
+    who: str | Declaration,
+    *,
+    kind: str | None = None,
+    accept: Accept | None = None,
+    roles: Sequence[str] | None = None,
 ) -> Participant:
     """Register a participant under a name, or attach to the one the store knows by it. See `Hub.register`."""
     if not isinstance(who, str | Declaration):
         raise BadName(f"{describe(who)} is no name; give a name, or an Agent")
     if isinstance(who, str):
-        return await _register_name(core, who, "service" if kind is None else kind, accept=accept)
+        known = "service" if kind is None else kind
+        return await _register_name(core, who, known, accept=accept, roles=_check_roles(who, known, roles))
+    _check_roles(who.name, "agent", roles)
     if kind not in (None, "agent"):
         raise UsageError(f"{who.name!r} is an agent, not of kind {describe(kind)}")
     _check_models(who)
@@ -212,8 +223,25 @@ async def register_participant(
     return participant
 
 
+def _check_roles(name: str, kind: str, roles: object) -> tuple[str, ...] | None:
+    """The roles of a person as they are recorded; None if none are given."""
+    if roles is None:
+        return None
+    if kind != HUMAN_KIND:
+        raise UsageError(f"{describe(name)} is of kind {describe(kind)} and has no roles; roles are for people (human)")
+    if not isinstance(roles, list | tuple) or not all(isinstance(role, str) and role for role in roles):
+        raise UsageError(f"roles is {describe(roles)}; give a list of texts, such as ['finance']")
+    return tuple(dict.fromkeys(roles))
+
+
 async def _register_name(
-    core: HubCore, name: str, kind: str, *, accept: Accept | None, again: bool = False
+    core: HubCore,
+    name: str,
+    kind: str,
+    *,
+    accept: Accept | None,
+    again: bool = False,
+    roles: tuple[str, ...] | None = None,
 ) -> Participant:
     core.check_open()
     check_name(name)
@@ -226,7 +254,8 @@ async def _register_name(
         raise BadName(f"{name!r} differs from {registered!r} only in case")
     core.names_by_lower[name.lower()] = name
     try:
-        await core.directory.register(ParticipantRecord(name, kind, asks=accept is not None))
+        kept = core.directory.roles_of(name) if roles is None else roles
+        await core.directory.register(ParticipantRecord(name, kind, accept is not None, kept or msgspec.UNSET))
         core.acceptors[name] = accept
         await resend_invitations(core, name)
         core.check_open()  # the last thing: what is held from here on, closing would not see

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from antiphon.core.approval_rules import Approval
 from antiphon.core.conversation_events import ConversationMoved, ConversationReleased
 from antiphon.core.envelope import Envelope
 from antiphon.core.event_data import event_of
@@ -18,7 +19,6 @@ from antiphon.core.events import ChannelClosed, FailedTurn, Packet
 from antiphon.core.execution_events import CallFailed
 from antiphon.core.protection_events import BreakerChanged
 from antiphon.core.state import TASK_KNOB, State, Turn
-from antiphon.runtime.approvals import Approval
 from antiphon.runtime.conversation_text import holder_name
 from antiphon.runtime.event_wording import format_arguments
 from antiphon.runtime.reason_meanings import meaning_of

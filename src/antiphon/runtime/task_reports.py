@@ -11,18 +11,21 @@ from dataclasses import replace
 
 import msgspec
 
-from antiphon.core.envelope import Envelope, IdSource, Instant, Json, derived_id
+from antiphon.core.envelope import NEVER, Envelope, IdSource, Instant, Json, add_seconds, derived_id
 from antiphon.core.errors import Denied, UsageError
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.events import (
     EV_TASK_COMPLETED,
+    EV_TASK_CONTINUED,
     EV_TASK_EXPIRED,
     EV_TASK_FAILED,
     EV_TASK_STARTED,
+    EV_TASK_WAITING,
     TASK_END_TYPES,
 )
+from antiphon.core.evolve import DEFAULT_TASK_SECONDS
 from antiphon.core.ruleset import Fold, Ruleset
-from antiphon.core.state import RelatedFact
+from antiphon.core.state import RelatedFact, State
 from antiphon.core.step import Admitted, fact_drafts, hub_draft, record, record_all, stamp_draft
 from antiphon.guards.run_limits import DEFAULT_DEPTH_LIMIT, DepthLimit, is_reached
 from antiphon.hub.admission import RecordDraft
@@ -45,6 +48,8 @@ class TaskAssignment(msgspec.Struct, frozen=True):
     agent: str
     audience: tuple[str, ...] | None
     """Who sees what is recorded of it; None for everybody in the channel."""
+    key: str = ""
+    """The idempotency key of the call that gives it; "" where that is not known."""
 
 
 class TaskReport:
@@ -87,6 +92,20 @@ class TaskReport:
         """Record something that happens once, unless it is known."""
         draft = self._draft(event_type, data)
         await self._submit_once(RecordDraft(draft, self._core.new_id), draft)
+
+    async def note_waiting(self, task: State) -> None:
+        """Record that the task waits for a person now, or that it goes on, unless that is what the log says."""
+        state, given = self._parent.state, self.given
+        if given.task_id not in state.tasks:
+            return
+        waits = task.waits_for_approval
+        if waits == (state.tasks[given.task_id] == NEVER):
+            return
+        if waits:
+            await self.write(EV_TASK_WAITING, {"key": given.key}, str(task.sequence))
+        else:
+            until = add_seconds(self._core.clock.now(), DEFAULT_TASK_SECONDS)
+            await self.write(EV_TASK_CONTINUED, {"until": until}, str(task.sequence))
 
     async def end(self, final: FinalStateEvent) -> None:
         """Record how the task ended."""

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import msgspec
 
-from antiphon.agents.call_results import settled_outcome
+from antiphon.agents.call_results import Reply, settled_outcome
+from antiphon.core.approval_rules import decision_id_of
 from antiphon.core.call_permits import JournalBatch, TurnClaim
+from antiphon.core.codec import plain_data
 from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json, derived_id
 from antiphon.core.errors import Denied
 from antiphon.core.event_data import Deny, check_event, data_of
 from antiphon.core.events import EV_PACKET, EV_TEXT
 from antiphon.core.execution_events import (
     EV_APPROVAL_DECIDED,
+    EV_CALL_APPROVED,
     EV_CALL_CLEARED,
+    EV_CALL_FAILED,
     EV_CALL_FINISHED,
     EV_TURN_RESUMED,
     ApprovalDecided,
+    CallApproved,
     CallCleared,
+    CallFailed,
     CallFinished,
     TurnResumed,
 )
@@ -36,6 +42,9 @@ APPROVE, REJECT, RESPOND = "approve", "reject", "respond"
 APPROVAL_DECISIONS = (APPROVE, REJECT, RESPOND)
 SUSPENDED_TURN = "turn"
 """The last part of the id of a suspended turn, where that of a call has its position."""
+REJECTED = "rejected"
+"""Why a call was denied that a person has rejected."""
+NOT_ALLOWED_TEXT = "Not called: a person did not allow it"
 REJECTED_CALL_TEXT = "A person decided that this call is not to be made again, and not to be relied on"
 
 
@@ -48,10 +57,16 @@ class WaitingItem(msgspec.Struct, frozen=True):
     epoch: int
     """The claim under which it began to wait. A later wait of the same turn has a later one."""
     index: int | None
-    """The position of the call in doubt; None for a suspended turn."""
+    """The position of the call; None for a suspended turn."""
+    asked: bool = False
+    """Whether the call has not left: a person is asked about it. Of these `epoch` says nothing."""
+    model: bool = False
+    """Whether it is the call of a model."""
 
     def is_waiting(self, turn: Turn | None) -> bool:
         """Whether it waits now, in this turn as it stands."""
+        if turn is not None and self.asked:
+            return self.index in turn.asked_until
         if turn is None or turn.epoch != self.epoch:
             return False
         return turn.suspended if self.index is None else self.index in turn.doubts
@@ -64,11 +79,6 @@ def approval_id_of(state: State, turn: Turn, index: int | None) -> str:
     )
 
 
-def decision_id_of(channel_id: str, approval_id: str) -> str:
-    """The id of the envelope that records the decision."""
-    return derived_id(channel_id, approval_id, EV_APPROVAL_DECIDED)
-
-
 class RecordDecision(msgspec.Struct, frozen=True):
     """Plans a person's decision with what follows from it; `Deny("decided")` if nothing waits any more."""
 
@@ -76,6 +86,8 @@ class RecordDecision(msgspec.Struct, frozen=True):
     decided: ApprovalDecided
     text: str
     new_id: IdSource
+    args: Json | None = None
+    """Other arguments for the call."""
 
     def __call__(self, fold: Fold, ruleset: Ruleset, at: Instant) -> Admitted | Deny:
         waiting, decided, new_id = self.waiting, self.decided, self.new_id
@@ -83,6 +95,9 @@ class RecordDecision(msgspec.Struct, frozen=True):
         if turn is None or not waiting.is_waiting(turn) or fold.state.status != "active":
             return Deny("decided", "it does not wait any more")
         work = JournalBatch(TurnClaim(turn.turn_id, turn.epoch), (decision_record(fold.state, turn, decided),))
+        if waiting.asked:
+            entry = _asked_call_entry(waiting, turn, decided, text=self.text, args=self.args)
+            return write_entries(fold, work.with_entry(entry), ruleset=ruleset, at=at, new_id=new_id)
         if waiting.index is not None:
             entry = _call_settlement(turn, waiting.index, decided, text=self.text)
             return write_entries(fold, work.with_entry(entry), ruleset=ruleset, at=at, new_id=new_id)
@@ -105,6 +120,24 @@ def decision_record(state: State, turn: Turn, decided: ApprovalDecided) -> Envel
     """The record of a decision, for those who have heard that it was needed."""
     envelope_id = decision_id_of(state.channel_id, decided.approval_id)
     return Envelope(envelope_id, "", HUB, turn_audience(turn), EV_APPROVAL_DECIDED, data_of(decided), turn.cause)
+
+
+def _asked_call_entry(
+    waiting: WaitingItem, turn: Turn, decided: ApprovalDecided, *, text: str, args: Json | None
+) -> Envelope:
+    """What becomes of a call that has not left: it may leave, or it has this outcome."""
+    turn_id, index, by = turn.turn_id, waiting.index, decided.by
+    assert index is not None, "a person is asked about a call"
+    match decided.decision:
+        case "approve" | "edit":
+            return journal_draft(EV_CALL_APPROVED, CallApproved(turn_id, index, by, args), cause=turn.cause)
+        case "respond":
+            result = plain_data(Reply(text)) if waiting.model else settled_outcome(text)
+            return journal_draft(EV_CALL_FINISHED, CallFinished(turn_id, index, result, by), cause=turn.cause)
+        case _:
+            said = f"{NOT_ALLOWED_TEXT}: {decided.reason}" if decided.reason else f"{NOT_ALLOWED_TEXT}."
+            failed = CallFailed(turn_id, index, said, by, denied=REJECTED)
+            return journal_draft(EV_CALL_FAILED, failed, cause=turn.cause)
 
 
 def _call_settlement(turn: Turn, index: int, decided: ApprovalDecided, *, text: str) -> Envelope:

@@ -3,7 +3,7 @@
 An event passes four stages on its way to an HTTP client:
 
 1. `runtime/subscriptions.tail_pages` reads the log from a cursor as it grows;
-2. `follow_turn` here projects envelopes to events, each with its sequence, and puts tokens between them;
+2. `turn_stream.follow_turn` has them projected to events here, each with its sequence, with tokens between them;
 3. `server/agent_routes`, or `server/chat_protocol`, frames them: event ids, what a resumed stream leaves out, errors;
 4. `server/event_streams.EventStream` writes frames and heartbeats to the socket, and closes stalled connections.
 
@@ -15,9 +15,7 @@ Rule 2: tokens are not recorded. They are streamed while the model speaks, and a
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -26,17 +24,34 @@ from antiphon.agents.call_results import NO_USAGE, Reply, SummaryOutcome, ToolOu
 from antiphon.agents.progress import INVALID_OUTPUT, MemberPath, has_partial_answer
 from antiphon.agents.team import AgentFields, parse_member_path
 from antiphon.agents.turn_channel import AgentReply
+from antiphon.core.approval_rules import Approval
 from antiphon.core.codec import as_type
-from antiphon.core.envelope import Envelope, Json
-from antiphon.core.errors import UsageError
+from antiphon.core.envelope import NEVER, Envelope, Json
 from antiphon.core.event_data import event_of
-from antiphon.core.events import SPEECH_TYPES, ChannelClosed, FailedTurn, Packet, TaskEnded, Text, TurnAssigned
-from antiphon.core.execution_events import CallDoubted, CallFailed, CallFinished, CallStarted, TurnSuspended
+from antiphon.core.events import (
+    SPEECH_TYPES,
+    ChannelClosed,
+    FailedTurn,
+    Packet,
+    TaskEnded,
+    TaskWaiting,
+    Text,
+    TurnAssigned,
+)
+from antiphon.core.execution_events import (
+    ApprovalExpired,
+    ApprovalRequested,
+    CallDoubted,
+    CallFailed,
+    CallFinished,
+    CallStarted,
+    TurnReleased,
+    TurnSuspended,
+)
 from antiphon.core.state import State
 from antiphon.core.step import owed_turn
+from antiphon.core.turns import expired_call
 from antiphon.hub.feed import TokenSubscriber
-from antiphon.runtime.channel import Channel
-from antiphon.runtime.subscriptions import tail_pages
 
 
 class ToolUsageEvent(msgspec.Struct, frozen=True):
@@ -73,6 +88,14 @@ class AIMessageEvent(msgspec.Struct, frozen=True):
     text: str
 
 
+class ApprovalEvent(msgspec.Struct, frozen=True):
+    """A call waits for a person's decision. The turn goes on when there is one."""
+
+    agent: str
+    """Who makes the call."""
+    approval: Approval
+
+
 class FinalStateEvent(msgspec.Struct, frozen=True):
     """The turn has ended, or waits for a person. Last, and once, also if it failed."""
 
@@ -84,16 +107,23 @@ class FinalStateEvent(msgspec.Struct, frozen=True):
     usage: Usage = NO_USAGE
     channel_id: str = ""
     """The channel that is the thread."""
+    approvals: tuple[Approval, ...] = ()
+    """What waits for a person, if `stopped` is `approval`."""
 
 
-AgentEvent = ToolUsageEvent | ToolResponseEvent | TokenEvent | AIMessageEvent | FinalStateEvent
+AgentEvent = ToolUsageEvent | ToolResponseEvent | TokenEvent | AIMessageEvent | ApprovalEvent | FinalStateEvent
 
 
 IN_DOUBT = "in_doubt"
 SUSPENDED = "suspended"
+APPROVAL = "approval"
+"""What stops a turn until a person has decided about its calls. None of them has left."""
 WAITING_REASONS = frozenset({IN_DOUBT, SUSPENDED})
-"""What stops a turn until a person has decided."""
+"""What stops a turn until a person has decided what became of it."""
+APPROVAL_ADVICE = "decide with participant.decide, see hub.approvals, or `antiphon approvals`; then ask again"
 
+PersonEvent = CallDoubted | TurnSuspended | TurnReleased | TaskWaiting | ApprovalRequested | ApprovalExpired
+"""What may say that a turn waits for a person."""
 NumberedEvent = tuple[int, AgentEvent | None]
 """An event with the sequence of its envelope; `NO_SEQUENCE` for a token, which is not recorded."""
 NO_SEQUENCE = 0
@@ -127,6 +157,8 @@ class TurnEvents:
         self.doubt = ""
         """What a person must settle first, if anything."""
         self._doubts: dict[tuple[str, int], str] = {}
+        self._waiting_tasks: dict[str, str] = {}
+        """The tasks of the turn that have waited for a person, each with the key of the call that gave it."""
         self._calls: dict[int, CallStarted] = {}
         """The first start of each call."""
         self._answered: set[int] = set()
@@ -145,6 +177,10 @@ class TurnEvents:
 
     def project(self, envelope: Envelope) -> list[AgentEvent]:
         """The events that this envelope adds to the turn that answers the message."""
+        events = self._events_of(envelope)
+        return [*events, *self._task_events()] if self._waiting_tasks and not self.over else events
+
+    def _events_of(self, envelope: Envelope) -> list[AgentEvent]:
         event = event_of(envelope)
         match event:
             case TurnAssigned() if self._is_caused_by_message(envelope):
@@ -156,11 +192,8 @@ class TurnEvents:
                 usage = envelope.event_data.get("usage")
                 self._tasks_usage[task] = as_type(usage, Usage) if isinstance(usage, dict) else NO_USAGE
                 return []
-            case CallDoubted():
-                self._doubts[event.turn, event.index] = f"{event.name}: {event.why}"
-                return self._waiting_events()
-            case TurnSuspended():
-                return self._waiting_events()
+            case _ if isinstance(event, PersonEvent):
+                return self._person_events(event)
             case FailedTurn(turn=turn, reason=reason, detail=detail) if turn == self.turn_id:
                 if event.agent:
                     self.path = parse_member_path(event.agent)[1:]
@@ -211,10 +244,58 @@ class TurnEvents:
             self.doubt = f"turn {waiting.turn_id} was in progress during {waiting.crashes} crashes in a row"
             advice = "decide what becomes of it: `antiphon approvals`, or hub.approvals and participant.decide"
             return [self._final(stopped=SUSPENDED, detail=f"{self.doubt}; {advice}")]
+        if not waiting.doubts:
+            return [
+                self._final(stopped=APPROVAL, detail=f"turn {waiting.turn_id} waits for approval; {APPROVAL_ADVICE}")
+            ]
         index = waiting.doubts[0]
         self.doubt = self._doubts.get((waiting.turn_id, index), f"call {index} of an earlier turn")
         detail = f"{self.doubt}; say what became of it with channel.settle({waiting.turn_id!r}, {index}, …)"
         return [self._final(stopped=IN_DOUBT, detail=detail)]
+
+    def _person_events(self, event: PersonEvent) -> list[AgentEvent]:
+        """What the turn has to wait for a person for, or no longer."""
+        match event:
+            case CallDoubted():
+                self._doubts[event.turn, event.index] = f"{event.name}: {event.why}"
+                return self._waiting_events()
+            case TurnSuspended():
+                return self._waiting_events()
+            case TurnReleased(turn=turn, epoch=epoch) if self._awaits_approval_since(turn, epoch):
+                return self._waiting_events()
+            case TaskWaiting(task=task, key=key) if event.turn == self.turn_id and key:
+                self._waiting_tasks[task] = key
+            case ApprovalRequested() | ApprovalExpired() if event.turn == self.turn_id:
+                return self._asked_events(event)
+            case _:
+                pass
+        return []
+
+    def _awaits_approval_since(self, turn_id: str, epoch: int) -> bool:
+        """Whether this turn has been waiting for approval since it was given back under this claim."""
+        turn = owed_turn(self._now(), turn_id)
+        return turn is not None and turn.awaits_approval and turn.epoch == epoch
+
+    def _task_events(self) -> list[AgentEvent]:
+        """That a person must decide first, if every call in progress waits for tasks that wait for one."""
+        state = self._now()
+        tasks = [task for task, turn in state.open_tasks.items() if turn == self.turn_id]
+        if not tasks or any(state.tasks.get(task) != NEVER for task in tasks):
+            return []
+        waiting = {self._waiting_tasks.get(task) for task in tasks}
+        in_progress = {call.key for index, call in self._calls.items() if call.key and index not in self._answered}
+        if not in_progress <= waiting:
+            return []
+        return [self._final(stopped=APPROVAL, detail=f"a task of turn {self.turn_id} waits; {APPROVAL_ADVICE}")]
+
+    def _asked_events(self, event: ApprovalRequested | ApprovalExpired) -> list[AgentEvent]:
+        """A call that a person is asked about, as if it had begun; or its end, if no person has decided in time."""
+        if isinstance(event, ApprovalExpired):
+            return self._call_events(expired_call(event))
+        if event.kind == "model":
+            return []
+        call = CallStarted(event.turn, event.index, event.name, event.digest, event.args, agent=event.agent)
+        return self._call_events(call)
 
     def _call_events(self, event: CallStarted | CallFinished | CallFailed) -> list[AgentEvent]:
         self.started.add(event.index)
@@ -225,6 +306,9 @@ class TurnEvents:
                 if event.args is None:
                     return []
                 return [ToolUsageEvent(self._caller_of(event), event.name, event.args, self._call_id(event.index))]
+            case CallStarted(key=key) if key:  # it had to wait for a person, or is made again
+                self._calls[event.index] = event
+                return []
             case CallFinished() | CallFailed() if event.index not in self._answered:
                 self._answered.add(event.index)
                 started = self._calls.get(event.index)
@@ -276,7 +360,7 @@ def agent_reply_of(agent: AgentFields, path: MemberPath, final: FinalStateEvent)
             value = output.read(final.text)
         except ValueError:
             stopped = INVALID_OUTPUT
-    return AgentReply(final.text, final.agent, stopped, final.usage, final.channel_id, value)
+    return AgentReply(final.text, final.agent, stopped, final.usage, final.channel_id, value, final.approvals)
 
 
 def _call_usage(event: CallFinished | CallFailed) -> Usage:
@@ -292,50 +376,3 @@ def _tool_result(event: CallFinished | CallFailed) -> ToolResult:
         return ToolResult(event.error, failed=True)
     outcome = decode_outcome(event.result)
     return outcome.returned if isinstance(outcome, ToolOutcome) else ToolResult("")
-
-
-async def follow_turn(
-    channel: Channel,
-    turn_events: MessageEvents,
-    message: Envelope | AbstractAsyncContextManager[Envelope],
-    *,
-    tokens: bool = False,
-) -> AsyncGenerator[NumberedEvent, None]:
-    """The events of the turn that answers a message, from its beginning to its end; between them the tokens, if wanted.
-
-    A message that is still to be sent is given as a context that sends it when entered. The first item carries no
-    event: it says that the message is recorded.
-    """
-    core, live = channel._core, channel._live
-    sending = nullcontext(message) if isinstance(message, Envelope) else message
-    async with AsyncExitStack() as stack:
-        subscriber = stack.enter_context(core.feed.subscribe_tokens(channel.channel_id)) if tokens else None
-        if subscriber is not None:
-            subscriber.signals = deque()  # unbounded: an answer of which a client has a part must come whole
-        # After the subscription, which misses no token so.
-        turn_events.message = await stack.enter_async_context(sending)
-        start = turn_events.message.sequence
-        yield start, None
-        for numbered in turn_events.project_page((), None):
-            yield numbered
-        if _is_over(turn_events):
-            return
-        reading = tail_pages(core, live, start, until=core.stopped, tokens=subscriber)
-        async for page in await stack.enter_async_context(aclosing(reading)):
-            for numbered in turn_events.project_page(page, subscriber):
-                yield numbered
-            if turn_events.over:
-                return
-    raise UsageError("the hub was closed while the agent was answering; its turn goes on when it is opened again")
-
-
-def _is_over(events: MessageEvents) -> bool:
-    return events.over
-
-
-async def strip_sequences(events: AsyncGenerator[NumberedEvent, None]) -> AsyncGenerator[AgentEvent, None]:
-    """The events without their sequences."""
-    async with aclosing(events):
-        async for _, event in events:
-            if event is not None:
-                yield event

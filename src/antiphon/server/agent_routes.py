@@ -31,14 +31,15 @@ from antiphon.runtime.turn_events import (
     NO_SEQUENCE,
     AgentEvent,
     AIMessageEvent,
+    ApprovalEvent,
     FinalStateEvent,
     NumberedEvent,
     TokenEvent,
     ToolResponseEvent,
     ToolUsageEvent,
     TurnEvents,
-    follow_turn,
 )
+from antiphon.runtime.turn_stream import follow_turn
 from antiphon.server.app import RequestContext
 from antiphon.server.auth import is_still_admitted
 from antiphon.server.event_streams import EventStream, check_stream_slot, encode_event, public_event
@@ -54,6 +55,7 @@ WIRE_EVENT_NAMES: dict[type, str] = {
     ToolResponseEvent: "tool_response",
     TokenEvent: "token",
     AIMessageEvent: "ai_message",
+    ApprovalEvent: "approval",
     FinalStateEvent: "done",
 }
 

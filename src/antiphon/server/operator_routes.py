@@ -8,12 +8,14 @@ Rule 3: without the scope `operate`, approvals in channels of others, or in priv
 
 from __future__ import annotations
 
+from antiphon.core.approval_rules import Approval
 from antiphon.core.envelope import visible_to
 from antiphon.core.errors import UnknownApproval, UsageError
 from antiphon.core.state import Turn
 from antiphon.core.step import owed_turn
-from antiphon.runtime.approvals import Approval, PersonDecision, find_waiting_item, first_decision, listed_approvals
-from antiphon.runtime.approvals import decide_approval as decided_by
+from antiphon.runtime.approvals import find_waiting_item, listed_approvals
+from antiphon.runtime.decisions import PersonDecision, first_decision
+from antiphon.runtime.decisions import decide_approval as decided_by
 from antiphon.runtime.turn_control import APPROVAL_DECISIONS, REJECT, WaitingItem
 from antiphon.server.api_keys import Key, NewKeyOptions, check_key_id
 from antiphon.server.app import RequestContext, page_bytes_of

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from antiphon.agents.call_results import NO_USAGE, Usage
+from antiphon.core.approval_rules import Approval
 from antiphon.core.envelope import Envelope, Json
 from antiphon.core.state import ChannelStatus, State
 from antiphon.orchestration.conversation import PhaseTransition
 from antiphon.orchestration.conversation_memory import ConversationMemory
-from antiphon.runtime.approvals import Approval
 from antiphon.server.api_keys import Key, KeyHolderKind, KeyScope
 from antiphon.store.protocol import ChannelRow
 
