@@ -44,7 +44,7 @@ class Declaration(AgentFields):
         tools = tuple(as_tool(cast("Tool", each)) for each in self.tools if not is_agent(each))
         self._set("agents", tuple({id(each): each for each in (*self.agents, *below)}.values()))
         self._set("tools", tools)
-        self._set("toolbox", tools_with_approval(self.name, tools, self.approve))
+        self._set("toolbox", tools_with_approval(self.name, tools, self.approve) if self.approve else tools)
         self._set("intents", tuple(self.intents))
         self._set("without", tuple(self.without))
         self._set("shape", None if self.output is None else output_spec_of(self.output, self.name))
@@ -109,7 +109,8 @@ def _own_channel_knobs(agent: AgentFields) -> Json:
     wanted = (list(agent.approvers) or None, agent.self_approval or None, agent.approval_seconds)
     knobs |= {name: value for name, value in zip(APPROVAL_KNOBS, wanted, strict=True) if value is not None}
     guards_of(knobs)
-    approval_rules(knobs)
+    if any(wanted):
+        approval_rules(knobs)
     return knobs
 
 

@@ -41,9 +41,8 @@ async def approval_requests(journal: TurnJournal, leaving: Iterable[PreparedCall
 
 
 def note_parameters(journal: TurnJournal, leaving: Iterable[PreparedCall]) -> None:
-    """Let the journal know the schemas of these calls, where guards may have a person asked about them."""
-    if journal.run.live.ruleset.calls.asked:
-        journal.parameters |= {each.wanted.index: recorded_schema(each.tool) for each in leaving}
+    """Let the journal know the schemas of these calls, for a person that guards may have asked about them."""
+    journal.parameters |= {each.wanted.index: recorded_schema(each.tool) for each in leaving}
 
 
 def recorded_schema(tool: Tool) -> Json:

@@ -140,8 +140,10 @@ async def _make_calls(journal: TurnJournal, ready: Sequence[PreparedCall]) -> di
     """
     leaving = [each for each in ready if not journal.calls.awaits_approval(each.wanted.index)]
     if leaving:
-        note_parameters(journal, leaving)
-        requests = await approval_requests(journal, leaving)
+        if journal.run.live.ruleset.calls.asked:
+            note_parameters(journal, leaving)
+        wanted = any(each.tool.protections.approval for each in leaving)
+        requests = await approval_requests(journal, leaving) if wanted else []
         asked = {request.index for request in requests}
         departing = (started_entry(journal, each) for each in leaving if each.wanted.index not in asked)
         await journal.start(*departing, requests=requests)

@@ -266,7 +266,9 @@ def ruleset_for(channel_type: str, knobs: Json) -> Ruleset:
     writers = _writers_by_key(knobs)
     if writers:
         guards.append(ContextWriters(writers))
-    guards += [TimeToLive(), *approval_deadlines(approval_rules(knobs))]
+    guards.append(TimeToLive())
+    if not knobs.keys().isdisjoint(("tier", *APPROVAL_KNOBS)):
+        guards += approval_deadlines(approval_rules(knobs))
     expected = _check_list("expectations", knobs.get("expectations"), of="expectations")
     guards.extend(expectations_for(kind, expected))
     guards.extend(sagas or [Saga()])  # the last: snapshots of before there were sagas are still used
