@@ -230,7 +230,8 @@ _LATER = {
 
 __all__: list[str] = []
 __all__ += ["ALLOW", "AIMessageEvent", "AccessPolicy", "Adapter", "Agent", "AgentReply", "AgentTarget", "AgentsTarget"]
-__all__ += ["AllOf", "Allow", "Always", "Answered", "AnthropicModel", "AntiphonError", "AnyOf", "Approval", "Approved"]
+__all__ += ["AllOf", "Allow", "Always", "Answered", "AnthropicModel", "AntiphonError", "AnyOf", "Approval"]
+__all__ += ["ApprovalEvent", "Approved"]
 __all__ += ["ArgumentRule", "Ask", "Asked", "Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Budget"]
 __all__ += ["Call", "CedarPolicy", "Change", "Channel", "CheckResult", "Close", "Conflict", "ContextEquals"]
 __all__ += ["ContextIn", "ContextThreshold", "ConversationPhase", "ConversationPipeline", "ConversationRouter"]
