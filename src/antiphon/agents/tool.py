@@ -75,6 +75,8 @@ class Tool:
     reconcile: ToolFunction | None = None
     compensate: str | None = None
     """The name of the tool that undoes it."""
+    compensation: Tool | None = None
+    """The tool that undoes it, if it was given itself."""
     protections: ToolProtections = NO_PROTECTIONS
     injected: Mapping[str, str] = field(default_factory=dict)
     """Which parameters are hidden from the model, and what each is given: channel, context or idempotency_key."""
@@ -89,6 +91,16 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
+
+    @property
+    def is_accounted(self) -> bool:
+        """Whether it matters later if a call may have taken effect."""
+        return self.compensate is not None or bool(self.protections.once)
+
+    @property
+    def changes_state(self) -> bool:
+        """Whether a call of it takes effect somewhere that a second call would take again."""
+        return self.idempotency in ("keyed", "unsafe")
 
     @property
     def spec(self) -> ToolSpec:
@@ -177,6 +189,7 @@ def _make_tool(function: Callable[P, R_co], options: ToolOptions) -> ToolOf[P, R
         idempotency=_idempotency_class(name, signature, options),
         reconcile=options["reconcile"],
         compensate=compensation_name(options["compensate"]),
+        compensation=options["compensate"] if isinstance(options["compensate"], Tool) else None,
         protections=protections_of(name, options, list(signature.visible)),
         injected=signature.injected,
         reconcile_injected=_reconcile_injected(name, signature, options),

@@ -164,8 +164,10 @@ class CallGuards:
             if getattr(guard, "name", "") in LIMITING_GUARDS:
                 continue
             match guard.permit(fold.memory_at(slot), fold.state, draft):
-                case (Deny() | Ask()) as refusal:
-                    return refusal
+                case Deny() as denial:
+                    return denial
+                case Ask() as wanted if not draft.event_data.get("approved"):
+                    return wanted
                 case Change(draft=draft):
                     continue
                 case _:

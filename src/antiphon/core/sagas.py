@@ -103,6 +103,8 @@ class SagaStep(msgspec.Struct, frozen=True):
     changed: int = 0
     """Where the last event of its compensation stands; 0 without one."""
     was_stuck: bool = False
+    by: str = ""
+    """Who has decided that it is tried again, and so allows it."""
 
 
 SagaSteps = dict[str, SagaStep]
@@ -131,10 +133,11 @@ def _compensated(step: SagaStep, event: SagaCompensation, sequence: int) -> Saga
     return replace(
         step,
         status=event.status,
-        attempt=event.attempt,
+        attempt=0 if event.status == "pending" else event.attempt,
         until=event.until,
         why=event.why,
         changed=sequence,
+        by=event.by if event.status == "pending" else step.by,
         was_stuck=step.was_stuck or event.status == "stuck",
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -95,6 +95,33 @@ class AgentDefinitions:
     async def unused(self, definition: Declaration) -> None:
         """Return when no turn runs with it."""
         while id(definition) in self._turns:
+            await self._ended.wait()
+
+
+class RunningTurns:
+    """How many turns of each channel run in this process."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._ended = asyncio.Event()
+        """Set, and a new one made, whenever a turn has ended."""
+
+    @contextmanager
+    def turn(self, channel_id: str) -> Iterator[None]:
+        """Count a turn of a channel for as long as it runs."""
+        self._counts[channel_id] += 1
+        try:
+            yield
+        finally:
+            self._counts[channel_id] -= 1
+            if not self._counts[channel_id]:
+                del self._counts[channel_id]
+            self._ended.set()
+            self._ended = asyncio.Event()
+
+    async def idle(self, channel_id: str) -> None:
+        """Return when no turn of this channel runs here."""
+        while channel_id in self._counts:
             await self._ended.wait()
 
 
@@ -265,6 +292,7 @@ class TurnEnvironment(msgspec.Struct, frozen=True):
     ledgers: Ledgers
     find_model: Callable[[str], Model]
     """The model that a guard has chosen, by its name."""
+    running: RunningTurns
 
 
 @dataclass(eq=False)

@@ -42,6 +42,7 @@ from antiphon.core.execution_events import (
 )
 from antiphon.core.guard import Objection
 from antiphon.core.ruleset import Fold, Ruleset
+from antiphon.core.saga_events import EV_SAGA_EXECUTED
 from antiphon.core.state import Turn
 from antiphon.core.step import Admitted, turn_audience
 from antiphon.core.turns import (
@@ -67,6 +68,8 @@ T = TypeVar("T", bound=CallOutcome)
 Booked = tuple[int, int]  # of a call: its cost in millionths of a dollar, and its tokens
 
 NO_OBJECTIONS: Mapping[int, Objection] = {}
+LASTING_TYPES = OUTCOME_TYPES | {EV_SAGA_EXECUTED}
+"""Entries that are kept when a write is cut off."""
 STORE_RETRY_SECONDS = 1.0
 RELEASE_ATTEMPTS = 3
 PUBLIC_ENTRY_TYPES = frozenset({EV_CALL_DOUBTED, EV_APPROVAL_REQUESTED})
@@ -241,13 +244,15 @@ class TurnJournal:
         except asyncio.CancelledError:
             # A result is kept for `release`: losing it would repeat a call that has had its effect. A start is dropped:
             # the call has not left, and a start without a result would be taken for a call in flight.
-            self._pending = [entry for entry in (*work.entries, *self._pending) if entry.event_type in OUTCOME_TYPES]
+            self._pending = [entry for entry in (*work.entries, *self._pending) if entry.event_type in LASTING_TYPES]
             raise
         self.claimed = True
         if any(entry.event_type in OUTCOME_TYPES for entry in work.entries):
             run.progressed()
         if run.live.ruleset.calls.sharing:
             await run.ledgers.settle(self.planned)
+        if run.ledgers.step_outcomes:
+            await run.ledgers.settle_steps(self.planned)
 
     def _draft_entry(self, event_type: str, event: msgspec.Struct) -> Envelope:
         data, turn = data_of(event), self.run.turn

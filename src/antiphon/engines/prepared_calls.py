@@ -76,7 +76,7 @@ def refuse_beyond_limit(journal: TurnJournal, wanted: CallTool, place: int, *, c
     if place < most or journal.calls.record(wanted.index).started is not None:
         return None
     why = f"Not called: the message asks for {count} tools, and the limit is {most}; ask for the others next."
-    return _refuse_call(journal, wanted, ToolResult(why, failed=True))
+    return refuse_call(journal, wanted, ToolResult(why, failed=True))
 
 
 def prepare_call(journal: TurnJournal, wanted: CallTool) -> PreparedCall | ToolOutcome:
@@ -85,12 +85,12 @@ def prepare_call(journal: TurnJournal, wanted: CallTool) -> PreparedCall | ToolO
     tools = run.team.members[wanted.path].tools
     tool = tools.get(name) or _find_transfer_tool(name, tools)
     if tool is None:
-        return _refuse_call(journal, wanted, unknown_tool_result(name, tools))
+        return refuse_call(journal, wanted, unknown_tool_result(name, tools))
     try:
         arguments = bind_call(tool, wanted.call)
         _check_edit(journal, wanted, tool)
     except BadArguments as error:
-        return _refuse_call(journal, wanted, ToolResult(redact_text(str(error)), failed=True), failure="schema")
+        return refuse_call(journal, wanted, ToolResult(redact_text(str(error)), failed=True), failure="schema")
     key = idempotency_key(run.state, run.turn, wanted.index, tool=name, tenant=run.environment.tenant)
     return PreparedCall(wanted, tool, arguments, key, journal.calls.record(wanted.index).in_flight)
 
@@ -102,7 +102,7 @@ def _check_edit(journal: TurnJournal, wanted: CallTool, tool: Tool) -> None:
         bind_call(tool, msgspec.structs.replace(wanted.call, args=approved.args))
 
 
-def _refuse_call(
+def refuse_call(
     journal: TurnJournal, wanted: CallTool, returned: ToolResult, *, failure: FailureClass = ""
 ) -> ToolOutcome:
     """The result of a call that cannot be made; one that has left before fails the turn instead."""

@@ -12,14 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import msgspec
 
 from antiphon.core.call_permits import OUTCOME_TYPES, call_position
-from antiphon.core.envelope import Envelope, IdSource, add_seconds
+from antiphon.core.envelope import Envelope, IdSource, Json, add_seconds
 from antiphon.core.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from antiphon.core.event_data import Deny
+from antiphon.core.event_data import Deny, data_of
 from antiphon.core.execution_events import DEPARTURE_TYPES, EV_CALL_RETRIED
 from antiphon.core.guard import Change, LedgerEntry, Objection
+from antiphon.core.saga_events import EV_SAGA_EXECUTED
 from antiphon.core.step import stamp_draft
 from antiphon.hub.clock import Clock
 from antiphon.hub.ledgers import RUN_LEDGER, Ledgers
@@ -40,6 +43,8 @@ class RunLedgers:
     """The channel in which the run began."""
     clock: Clock
     new_id: IdSource
+    step_outcomes: dict[tuple[str, int], msgspec.Struct] = field(default_factory=dict)
+    """By turn and index, what the channel of the run is told once the outcome of a call is recorded."""
 
     async def ask(self, entries: Iterable[Envelope]) -> dict[int, Objection]:
         """Ask the ledgers about those of these entries that are to leave. Returns their objections, by position."""
@@ -75,7 +80,7 @@ class RunLedgers:
         for place, entry in enumerate(guards.asks(live.fold, allowed)):
             if entry.ledger == RUN_LEDGER and self.run == live.state.channel_id:
                 continue
-            denial = await self._offer(entry, self._key(draft, f"{prefix}{purpose} {place}"))
+            denial = await self.offer(entry, self._key(draft, f"{prefix}{purpose} {place}"))
             if denial is not None:
                 return denial if entry.otherwise is None else entry.otherwise(denial)
         return None
@@ -96,7 +101,16 @@ class RunLedgers:
         attempt = about.event_data.get("attempt", "")
         return f"{self.live.state.channel_id} {turn} {index} {purpose} {attempt}"
 
-    async def _offer(self, entry: LedgerEntry, key: str) -> Deny | None:
+    async def settle_steps(self, recorded: Sequence[Envelope]) -> None:
+        """Tell the channel of the run the outcomes among these envelopes of calls that can be undone."""
+        for outcome in recorded:
+            position = call_position(outcome)
+            if outcome.event_type in OUTCOME_TYPES and position in self.step_outcomes:
+                data: Json = {**data_of(self.step_outcomes.pop(position)), "sequence": outcome.sequence}
+                await self._settle(LedgerEntry(RUN_LEDGER, EV_SAGA_EXECUTED, data), self._key(outcome, "executed"))
+
+    async def offer(self, entry: LedgerEntry, key: str) -> Deny | None:
+        """Offer an entry to its ledger, as often as it takes; why the call it is about may not leave, if it may not."""
         while True:
             try:
                 return await self.ledgers.offer(entry, run=self.run, key=key)

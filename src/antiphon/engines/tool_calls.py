@@ -42,6 +42,7 @@ from antiphon.engines.prepared_calls import (
     refuse_beyond_limit,
     started_entry,
 )
+from antiphon.engines.saga_steps import keep_step_outcome, register_steps
 from antiphon.engines.tool_invocation import InjectedValues, call_tool, reconcile_call
 from antiphon.engines.tracing import CallSpan
 from antiphon.hub.clock import DeadlineExceeded, shorter_time
@@ -139,15 +140,17 @@ async def _make_calls(journal: TurnJournal, ready: Sequence[PreparedCall]) -> di
     A call that is denied has its result at once; one that waits for a person has none.
     """
     leaving = [each for each in ready if not journal.calls.awaits_approval(each.wanted.index)]
+    denied: dict[int, ToolOutcome] = {}
     if leaving:
         if journal.run.live.ruleset.calls.asked:
             note_parameters(journal, leaving)
         wanted = any(each.tool.protections.approval for each in leaving)
         requests = await approval_requests(journal, leaving) if wanted else []
         asked = {request.index for request in requests}
-        departing = (started_entry(journal, each) for each in leaving if each.wanted.index not in asked)
+        denied = await register_steps(journal, [each for each in leaving if each.wanted.index not in asked])
+        leaving = [each for each in leaving if each.wanted.index not in denied]
+        departing = [started_entry(journal, each) for each in leaving if each.wanted.index not in asked]
         await journal.start(*departing, requests=requests)
-    denied: dict[int, ToolOutcome] = {}
     permitted: list[PreparedCall] = []
     for each in leaving:
         allowed = permitted_call(journal, each)
@@ -234,6 +237,7 @@ class _CallBatch:
         else:
             finished = CallFinished(journal.turn_id, index, plain_data(outcome), first=repeated.first)
             journal.keep(EV_CALL_FINISHED, finished)
+            keep_step_outcome(journal, ready, "repeated")
         self._remaining -= 1
         if self._remaining:
             await journal.write()
@@ -259,14 +263,16 @@ def _keep_outcome(
     index, returned = ready.wanted.index, outcome.returned
     if returned.failed and not returned.declined:
         usage = plain_data(returned.usage) if returned.usage != NO_USAGE else {}
-        is_lasting = failure == "timeout" and bool(ready.tool.protections.once)
+        is_lasting = failure == "timeout" and ready.tool.is_accounted
         kind = failure if is_lasting else count_failure(journal, failure)
         failed = CallFailed(journal.turn_id, index, returned.text, usage=usage, failure=kind)
         journal.keep(EV_CALL_FAILED, failed)
+        keep_step_outcome(journal, ready, "unknown" if failure == "timeout" else "failed")
     else:
         reached = progress if journal.run.live.ruleset.calls.asked else ""
         finished = CallFinished(journal.turn_id, index, plain_data(outcome), progress=reached)
         journal.keep(EV_CALL_FINISHED, finished)
+        keep_step_outcome(journal, ready, "done")
     return outcome
 
 

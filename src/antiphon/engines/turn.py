@@ -78,7 +78,7 @@ class TurnHandler:
             agent = self._environment.agents.get(job.speaker)
             if turn is None or agent is None:
                 return
-            with self._environment.definitions.running(agent):
+            with self._environment.definitions.running(agent), self._environment.running.turn(job.channel_id):
                 await self._start_turn(attempt, live, agent, turn=turn)
         finally:
             limit.turn_over(job) if attempt.again is None else limit.release_slot(job.job_id)

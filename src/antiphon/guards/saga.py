@@ -132,7 +132,8 @@ class Saga(msgspec.Struct, frozen=True):
             kept = {name: data[name] for name in SagaRegistered.__struct_fields__ if name in data}
             return (RelatedFact(EV_SAGA_REGISTERED, {**kept, "order": memory.registered + 1}, (OPERATORS,)),)
         if offer.event_type == EV_SAGA_EXECUTED and not state.ended:
-            return (RelatedFact(EV_SAGA_EXECUTED, {"sequence": state.sequence, **data}, (OPERATORS,)),)
+            outcome = {"step": data["step"], "status": data["status"], "sequence": data.get("sequence", state.sequence)}
+            return (RelatedFact(EV_SAGA_EXECUTED, outcome, (OPERATORS,)),)
         return ()
 
     def due(self, memory: SagaMemory, state: State) -> Deadline | None:

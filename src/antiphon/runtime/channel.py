@@ -22,12 +22,13 @@ from antiphon.runtime.channel_lifecycle import fork_channel
 from antiphon.runtime.conversation_defaults import ROUTED
 from antiphon.runtime.conversation_plans import release_conversation
 from antiphon.runtime.core import HubCore
-from antiphon.runtime.turn_control import call_result_of, cancel_owed_turns, settle_call
+from antiphon.runtime.turn_control import call_result_of, cancel_owed_turns, check_not_agent, settle_call
 
 SILENT_STATUSES = (*sorted(ENDED_STATUSES), "quarantined")
 """The statuses in which nothing more is said."""
 MAX_MESSAGE_ID_CHARS = 200
 MAX_CLOSE_REASON_CHARS = 200
+ABORTED = "aborted"
 MESSAGE_FIELDS = ("transport", "source", "intent", "addressed_to")
 MESSAGE_OPTIONS = frozenset({*MESSAGE_FIELDS, "set"})
 """The options that are recorded with the words."""
@@ -64,6 +65,23 @@ async def release(channel: Channel, to: str | None = None) -> None:
     await release_conversation(channel._core, channel._live, to, by=channel._speaker)
 
 
+async def abort(channel: Channel, reason: str = "") -> str:
+    """End the run in failure: its channel closes, and its calls that can be undone are, the last first.
+
+    Returns the reason for which the channel has ended: `aborted`, with this reason behind a colon. People and code
+    abort; `Denied` for an agent. `UsageError` in the channel of a task: abort the channel in which the run began.
+    """
+    core, live, by = channel._core, channel._live, channel._speaker
+    most = MAX_CLOSE_REASON_CHARS - len(ABORTED) - 1
+    check_text_argument(reason, "the reason", f"a text of at most {most} characters", most=most)
+    state = live.state
+    if state.run_id != state.channel_id:
+        raise UsageError(f"channel {state.channel_id!r} is that of a task; abort {state.run_id!r}, where its run began")
+    check_not_agent(state, by)
+    await core.end_channel(live, f"{ABORTED}:{reason}" if reason else ABORTED, by)
+    return live.state.close_reason
+
+
 class Channel(msgspec.Struct, eq=False, weakref=True):
     """A handle: everything said through it is said by the participant that holds it."""
 
@@ -74,6 +92,7 @@ class Channel(msgspec.Struct, eq=False, weakref=True):
     """Whether what is said through it may give an agent a turn."""
 
     release = release
+    abort = abort
 
     __injected__ = "channel"
     """A tool's parameter of this type is given the channel of the turn."""

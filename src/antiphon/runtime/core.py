@@ -32,7 +32,7 @@ from antiphon.core.state import State
 from antiphon.core.step import Admitted, hub_draft, record, step
 from antiphon.core.text import describe
 from antiphon.engines.engine import Engine, ResumeLimit, TurnKey, current_turn_key, running_turn, wait_for_others
-from antiphon.engines.environment import AgentDefinitions, TurnEnvironment
+from antiphon.engines.environment import AgentDefinitions, RunningTurns, TurnEnvironment
 from antiphon.hub.admission import AdmissionPlan
 from antiphon.hub.channel_log import ChannelDeps
 from antiphon.hub.clock import Clock, Continuity, TimeOrderedIds
@@ -47,6 +47,7 @@ from antiphon.runtime.dispatch import Dispatch
 from antiphon.runtime.hook_calls import Hooks
 from antiphon.runtime.model_lifecycle import NamedModels, close_models
 from antiphon.runtime.outbox import Transports
+from antiphon.runtime.owed_sagas import OwedSagas
 from antiphon.store.protocol import Store
 
 logger = logging.getLogger("antiphon.hub")
@@ -138,7 +139,7 @@ class HubCore:
         self.transports = Transports(self.channels, clock, self.new_id, spawn=self.spawn, closing=self.closing)
         self.ruleset_check_lock = asyncio.Lock()
         self.directory, self.audit = Directory(self.channels), Audit(self.channels, clock)
-        self.ledgers, self.models = Ledgers(self.channels), NamedModels()
+        self.ledgers, self.models, self.sagas = Ledgers(self.channels), NamedModels(), OwedSagas(self.channels)
         self.system_folds: dict[str, object] = {}
         """Folds of system channels that are not the hub's own, by channel, so that all users of a hub share one."""
         self.agents: dict[str, Declaration] = {}
@@ -192,6 +193,7 @@ class HubCore:
         self.spawn(self.continuity.run(), "continuity")
         if self.engine is not None:
             # Loaded here: a hub that only looks at a store does not load what runs turns.
+            from antiphon.engines.compensations import Compensations
             from antiphon.engines.turn import TurnHandler
 
             environment = TurnEnvironment(
@@ -208,12 +210,15 @@ class HubCore:
                 self.hooks,
                 self.ledgers,
                 self.models.find,
+                RunningTurns(),
             )
-            turns = TurnHandler(environment)
+            turns, compensations = TurnHandler(environment), Compensations(environment, self.spawn)
             self.forget = turns.forget
             self.dispatch.delegates = delegates
             await self.engine.serve(turns)
             self.spawn(turns.timers.run(), "alarms")
+            self.spawn(compensations.timers.run(), "timeouts of compensations")
+            await self.sagas.run(compensations)
             self.spawn(self.dispatch.run(self.clock), "dispatch")
             self.spawn(self.dispatch.resume(self.clock), "resuming")
 
@@ -232,6 +237,7 @@ class HubCore:
         try:
             if self.engine is not None:
                 await self.engine.stop()
+            await self.sagas.stop()
             self.stopped.set()
             self.feed.wake_all()
             for task in self._tasks:
@@ -353,6 +359,7 @@ class HubCore:
         live = await self.channels.get(channel_id)
         await live.record_due()
         self.transports.look_at(live)
+        self.sagas.look_at(live)
 
     def _on_clock_set(self, seconds: float) -> None:
         self.channels.clock_set(seconds)

@@ -216,6 +216,7 @@ async def register_participant(
         again = who.name in core.agents
         participant = await _register_name(core, who.name, "agent", accept=accept, again=again)
         replaced = core.definitions.hold(who)
+        core.sagas.look_again()
     if replaced is not None:
         core.spawn(close_replaced(core.definitions, replaced), f"closing replaced models of {who.name}")
     if core.engine is not None and not again:

@@ -206,7 +206,7 @@ class SettleCall(msgspec.Struct, frozen=True):
 
 async def cancel_owed_turns(live: LiveChannel, by: str, reason: str, *, may_run: bool, new_id: IdSource) -> int:
     """End every turn that is owed now, without an answer. Returns their number."""
-    _check_not_agent(live.state, by)
+    check_not_agent(live.state, by)
     turns = [turn.turn_id for turn in live.state.owed]
     await live.submit(CancelTurns(turns, TurnFailure("cancelled", f"by {by}: {reason}"), may_run, new_id))
     return len(turns)
@@ -214,7 +214,7 @@ async def cancel_owed_turns(live: LiveChannel, by: str, reason: str, *, may_run:
 
 async def settle_call(live: LiveChannel, by: str, entry: CallFinished | CallCleared, *, new_id: IdSource) -> None:
     """Record the result of a call in doubt, or that it is retried."""
-    _check_not_agent(live.state, by)
+    check_not_agent(live.state, by)
     await live.submit(SettleCall(entry, by, new_id))
 
 
@@ -223,6 +223,6 @@ def call_result_of(text: object) -> Json:
     return settled_outcome(check_text_argument(text, "result", "the text that the agent is to read"))
 
 
-def _check_not_agent(state: State, by: str) -> None:
+def check_not_agent(state: State, by: str) -> None:
     if state.participants.get(by) == "agent":
         raise Denied("not_a_person", state.channel_id, f"{by!r} is an agent; people and code decide this")

@@ -1,0 +1,236 @@
+"""Sagas: what a run has done is undone when it ends in failure, the last first, and once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from antiphon import Channel, Denied, Envelope, Hub, UsageError, calls, says
+from antiphon.core.saga_events import (
+    EV_SAGA_COMPENSATION,
+    EV_SAGA_EXECUTED,
+    EV_SAGA_FINISHED,
+    EV_SAGA_OWED,
+    EV_SAGA_REGISTERED,
+)
+from antiphon.testing import ManualClock
+from tests.support.trips import STEPS, TripWorld
+from tests.support.waiting import NEVER_COMES, let_others_run, wait_until
+
+
+class Travel:
+    """A hub, a person, and an agent that books."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub, self.world = hub, TripWorld()
+        clock = hub.core.clock
+        assert isinstance(clock, ManualClock)
+        self.clock = clock
+
+    async def open(self, *script: object, **options: object) -> Channel:
+        """A channel in which the agent has been asked to book."""
+        ann = await self.hub.register("ann", kind="human")
+        await self.hub.register(self.world.agent(*script))
+        return await ann.open(target="bob", say="Book", **options)  # type: ignore[arg-type]
+
+    async def log(self, channel: Channel, *types: str) -> list[Envelope]:
+        return [each for each in await self.hub.log(channel.channel_id) if not types or each.event_type in types]
+
+    async def until(self, channel: Channel, event_type: str, **fields: object) -> Envelope:
+        """The first event of this type with these fields."""
+        async with asyncio.timeout(NEVER_COMES):
+            while True:
+                for each in await self.log(channel, event_type):
+                    if fields.items() <= each.event_data.items():
+                        return each
+                await let_others_run(1)
+
+    async def answered(self, channel: Channel) -> None:
+        await wait_until(lambda: channel.state.turn_count == 2)
+
+    async def finished(self, channel: Channel) -> dict[str, object]:
+        return (await self.until(channel, EV_SAGA_FINISHED)).event_data
+
+
+@pytest.fixture
+async def travel() -> AsyncIterator[Travel]:
+    async with Hub.open("memory:", clock=ManualClock()) as hub:
+        yield Travel(hub)
+
+
+async def test_an_aborted_run_is_undone_last_first(travel: Travel) -> None:
+    channel = await travel.open(*travel.world.booking())
+    await travel.answered(channel)
+    assert await channel.abort("no budget") == "aborted:no budget"
+    assert await travel.finished(channel) == {"done": 5, "stuck": 0, "skipped": 0}
+    assert travel.world.order == list(reversed(STEPS))
+    assert set(travel.world.cancelled) == {f"{key}:c" for key in travel.world.booked}
+    assert travel.world.results == [f"{each} booked" for each in reversed(STEPS)]
+
+
+async def test_a_call_is_registered_in_the_batch_that_records_it_and_before_it(travel: Travel) -> None:
+    channel = await travel.open(*travel.world.booking(["flight"]))
+    await travel.answered(channel)
+    log = await travel.log(channel)
+    at = next(place for place, each in enumerate(log) if each.event_type == EV_SAGA_REGISTERED)
+    registered, started = log[at : at + 2]
+    turn, index = started.event_data["turn"], started.event_data["index"]
+    assert registered.event_data == {
+        "step": f"{turn}#{index}",
+        "comp_name": "cancel",
+        "args_ref": f"{channel.channel_id} {turn}#{index}",
+        "order": 1,
+        "tool": "book",
+    }
+    assert (registered.audience, registered.created_at) == (["hub:operators"], started.created_at)
+    [executed] = await travel.log(channel, EV_SAGA_EXECUTED)
+    outcome = log[executed.sequence - 2]
+    assert executed.event_data == {"step": f"{turn}#{index}", "status": "done", "sequence": outcome.sequence}
+
+
+@pytest.mark.parametrize("reason", ["done", "finished", "abortedly", "max_turns"])
+async def test_a_run_that_ends_well_is_not_undone(travel: Travel, reason: str) -> None:
+    channel = await travel.open(*travel.world.booking(["flight"]))
+    await travel.answered(channel)
+    await channel.close(reason)
+    await let_others_run()
+    assert travel.world.order == []
+    assert await travel.log(channel, EV_SAGA_OWED) == []
+
+
+@pytest.mark.parametrize("reason", ["aborted", "denied:budget", "expired", "deadline", "rejected", "deadlock", "loop"])
+async def test_every_end_in_failure_is_undone(travel: Travel, reason: str) -> None:
+    channel = await travel.open(*travel.world.booking(["flight"]))
+    await travel.answered(channel)
+    await channel.close(reason)
+    await travel.finished(channel)
+    assert travel.world.order == ["flight"]
+
+
+async def test_a_run_without_calls_that_can_be_undone_owes_nothing(travel: Travel) -> None:
+    channel = await travel.open(says("Nothing to book."))
+    await travel.answered(channel)
+    await channel.abort()
+    assert channel.state.close_reason == "aborted"
+    assert not any(each.event_type.startswith("antiphon.saga") for each in await travel.log(channel))
+
+
+async def test_the_reasons_that_mean_failure_can_be_chosen(travel: Travel) -> None:
+    channel = await travel.open(
+        *travel.world.booking(["flight"]), knobs={"guards": [{"name": "saga", "on": ["withdrawn"]}]}
+    )
+    await travel.answered(channel)
+    await channel.close("withdrawn:by the customer")
+    await travel.finished(channel)
+    assert travel.world.order == ["flight"]
+
+
+async def test_a_call_that_failed_is_not_undone(travel: Travel) -> None:
+    channel = await travel.open(*travel.world.booking(["flight", "no hotel", "car"]))
+    await travel.answered(channel)
+    await channel.abort()
+    assert (await travel.finished(channel))["done"] == 2
+    assert travel.world.order == ["car", "flight"]
+
+
+async def test_parallel_branches_are_undone_in_the_reverse_order_of_their_outcomes(travel: Travel) -> None:
+    """Not in that of their registrations."""
+    world = travel.world
+    world.gates = {each: asyncio.Event() for each in ("flight", "hotel", "car")}
+    both = [calls("book", {"what": each}) for each in ("flight", "hotel", "car")]
+    channel = await travel.open(both, says("Booked."))
+    for number, each in enumerate(("hotel", "car", "flight"), 1):
+        await wait_until(lambda: len(world.booked) == 3)
+        world.gates[each].set()
+        async with asyncio.timeout(NEVER_COMES):
+            while len(await travel.log(channel, EV_SAGA_EXECUTED)) < number and number < 3:
+                await let_others_run(1)
+    await travel.answered(channel)
+    await channel.abort()
+    await travel.finished(channel)
+    assert world.order == ["flight", "car", "hotel"]
+
+
+async def test_a_call_that_timed_out_may_have_taken_effect_and_is_undone(travel: Travel) -> None:
+    world = travel.world
+    world.gates["hotel"] = asyncio.Event()
+    channel = await travel.open(*world.booking(["flight", "hotel", "car"]))
+    await wait_until(lambda: "hotel" in world.booked.values())
+    travel.clock.advance(20)
+    await travel.answered(channel)
+    [unknown] = [each for each in await travel.log(channel, EV_SAGA_EXECUTED) if each.event_data["status"] != "done"]
+    assert unknown.event_data["status"] == "unknown"
+    await channel.abort()
+    await travel.finished(channel)
+    assert world.order == ["car", "hotel", "flight"]
+
+
+async def test_a_call_in_flight_is_undone_first_and_not_before_it_has_ended(travel: Travel) -> None:
+    world = travel.world
+    world.gates["hotel"] = asyncio.Event()
+    channel = await travel.open(*world.booking(["flight", "hotel"]))
+    await wait_until(lambda: "hotel" in world.booked.values())
+    await channel.abort()
+    await travel.finished(channel)
+    assert world.order == ["hotel", "flight"]
+    assert world.results == ["", "flight booked"]
+
+
+async def test_the_compensation_of_an_expired_run_has_time_of_its_own(travel: Travel) -> None:
+    world = travel.world
+    world.slow["flight"] = asyncio.Event()
+    channel = await travel.open(*world.booking(["flight"]), ttl=60)
+    await travel.answered(channel)
+    travel.clock.advance(61)
+    await wait_until(lambda: world.calls["flight"] == 1)
+    travel.clock.advance(299)
+    await let_others_run()
+    assert await travel.log(channel, EV_SAGA_FINISHED) == []
+    world.slow["flight"].set()
+    assert await travel.finished(channel) == {"done": 1, "stuck": 0, "skipped": 0}
+    assert channel.state.close_reason == "expired"
+    assert world.calls["flight"] == 1
+
+
+async def test_a_compensation_has_three_hundred_seconds_an_attempt(travel: Travel) -> None:
+    world = travel.world
+    world.slow["flight"] = asyncio.Event()
+    channel = await travel.open(*world.booking(["flight"]))
+    await travel.answered(channel)
+    await channel.abort()
+    await wait_until(lambda: world.calls["flight"] == 1)
+    travel.clock.advance(300)
+    failed = await travel.until(channel, EV_SAGA_COMPENSATION, status="failed")
+    assert (failed.event_data["why"], failed.event_data["attempt"]) == ("timeout", 1)
+    world.slow["flight"].set()
+    travel.clock.advance(1)
+    await travel.finished(channel)
+    assert world.order == ["flight"]
+
+
+async def test_cancelling_and_closing_do_not_cut_a_compensation_off(travel: Travel) -> None:
+    world = travel.world
+    world.slow["hotel"] = asyncio.Event()
+    channel = await travel.open(*world.booking(["flight", "hotel"]))
+    await travel.answered(channel)
+    await channel.abort()
+    await wait_until(lambda: world.calls["hotel"] == 1)
+    assert await channel.cancel("stop it") == 0
+    assert await channel.close("really") == "aborted"
+    await channel.abort("once more")
+    world.slow["hotel"].set()
+    await travel.finished(channel)
+    assert (world.order, world.calls["hotel"]) == (["hotel", "flight"], 1)
+
+
+async def test_people_and_code_abort_and_agents_do_not(travel: Travel) -> None:
+    channel = await travel.open(*travel.world.booking(["flight"]))
+    await travel.answered(channel)
+    with pytest.raises(Denied) as denied:
+        await Channel(channel._core, channel._live, "bob").abort()
+    assert denied.value.reason == "not_a_person"
+    with pytest.raises(UsageError, match="the reason is 'xxxx"):
+        await channel.abort("x" * 500)
+    assert channel.state.status == "active"
