@@ -44,7 +44,7 @@ class RunLedgers:
     clock: Clock
     new_id: IdSource
     step_outcomes: dict[tuple[str, int], msgspec.Struct] = field(default_factory=dict)
-    """By turn and index, what the channel of the run is told once the outcome of a call is recorded."""
+    """By turn and index, what is offered to the channel of the run once the outcome of a call is recorded."""
 
     async def ask(self, entries: Iterable[Envelope]) -> dict[int, Objection]:
         """Ask the ledgers about those of these entries that are to leave. Returns their objections, by position."""
