@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from antiphon.guards.argument_rules import ArgumentRule
     from antiphon.guards.budget import Budget
     from antiphon.guards.cost_velocity import CostVelocityMonitor
+    from antiphon.guards.deadlines import Deadlines
     from antiphon.guards.gate_checks import CheckResult, register_check
     from antiphon.guards.gate_guard import GateGuard
     from antiphon.guards.gates import Gate
@@ -190,6 +191,7 @@ _LATER = {
     "guards.argument_rules": "ArgumentRule",
     "guards.budget": "Budget",
     "guards.cost_velocity": "CostVelocityMonitor",
+    "guards.deadlines": "Deadlines",
     "guards.gate_checks": "CheckResult register_check",
     "guards.gate_guard": "GateGuard",
     "guards.gates": "Gate",
@@ -235,6 +237,7 @@ __all__ += ["ApprovalEvent", "Approved"]
 __all__ += ["ArgumentRule", "Ask", "Asked", "Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Budget"]
 __all__ += ["Call", "CedarPolicy", "Change", "Channel", "CheckResult", "Close", "Conflict", "ContextEquals"]
 __all__ += ["ContextIn", "ContextThreshold", "ConversationPhase", "ConversationPipeline", "ConversationRouter"]
+__all__ += ["Deadlines"]
 __all__ += ["DEFAULT_TOOLS", "ConversationSetup", "ConversationState", "CostVelocityMonitor", "Decision", "Denied"]
 __all__ += ["END", "EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE", "Deny", "DepthLimit"]
 __all__ += ["EV_CHANNEL_INVITE_ACK", "EV_CHANNEL_INVITE_REJECT", "EV_CHANNEL_OPENED", "EV_CONTEXT_SET"]

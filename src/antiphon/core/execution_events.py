@@ -63,6 +63,8 @@ class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):
     """The seconds that must lie between two of them."""
     unpriced: bool = False
     """Whether the price of the model is unknown: `most` is what it costs at the highest price."""
+    open_ended: bool = False
+    """Whether its tool takes as long as it needs, as one that gives tasks."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, omit_defaults=True):

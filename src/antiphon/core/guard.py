@@ -68,6 +68,8 @@ class Deadline(msgspec.Struct, frozen=True):
     """When its time began to count; `NEVER` for an instant that nothing moves, such as the end of a time to live."""
     is_default: bool = False
     """Whether the channel's type expects this, and not the user: time in which no hub was open does not count."""
+    late_field: str = ""
+    """The field of its data that tells by how many milliseconds the draft is late; "" if none does."""
 
     def make_draft(self) -> Envelope:
         """The draft to be recorded."""

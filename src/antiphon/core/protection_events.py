@@ -172,12 +172,14 @@ class DeadlineExpired(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many calls were in progress."""
 
 
-class DeadlineRebased(msgspec.Struct, frozen=True):
-    """A deadline was moved by the time that the run waited for a person."""
+class DeadlineRebased(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Deadlines were moved by the time that a turn waited for a person."""
 
     old: Instant
+    """That of the run before; of the turn, if runs have none."""
     new: Instant
     suspended_ms: int
+    turn: str = ""
 
 
 class LimitReached(msgspec.Struct, frozen=True, omit_defaults=True):

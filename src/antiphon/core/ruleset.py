@@ -295,6 +295,11 @@ class Ruleset:
         """How many messages wait for a turn that is not assigned yet."""
         return self.traits.promised(fold.memory_at(self._adapter_slot))
 
+    def memory_of(self, fold: Fold, guard: Guard) -> object:
+        """What a guard of this ruleset remembers; None if it has no memory."""
+        places = {id(part): slot for slot, part in enumerate(self.remembering)}
+        return fold.memory_at(places.get(id(guard)))
+
     def adapter_memory(self, fold: Fold) -> object:
         """What the adapter remembers; None if it has no memory."""
         return fold.memory_at(self._adapter_slot)

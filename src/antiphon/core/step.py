@@ -8,6 +8,7 @@ Rule 3: what follows from an envelope are a few more (`consequences`), each of w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 
@@ -21,6 +22,7 @@ from antiphon.core.envelope import (
     Json,
     derived_id,
     id_after,
+    seconds_between,
     visible_to,
 )
 from antiphon.core.event_data import Deny, data_of, event_of
@@ -115,11 +117,20 @@ def tick(
     """The batch of what has fallen due by now; None if nothing has. What began to count before a break is extended."""
     batch: list[Envelope] = []
     while (deadline := ruleset.due(fold, only_recorded=True)) is not None and deadline.at <= at:
-        draft = _extension_draft(deadline, breaks) or deadline.make_draft()
+        draft = _extension_draft(deadline, breaks) or _due_draft(deadline, at)
         admitted = record(fold, draft, ruleset=ruleset, at=at, new_id=new_id)
         batch.extend(admitted.batch)
         fold = admitted.fold
     return Admitted(tuple(batch), fold) if batch else None
+
+
+def _due_draft(deadline: Deadline, at: Instant) -> Envelope:
+    """The draft of a deadline that has come, which may say how late it is."""
+    draft = deadline.make_draft()
+    if not deadline.late_field or at == deadline.at:
+        return draft
+    late = round(seconds_between(deadline.at, at) * 1000)
+    return replace(draft, event_data={**draft.event_data, deadline.late_field: late})
 
 
 def _extension_draft(deadline: Deadline, breaks: TimeBreaks) -> Envelope | None:

@@ -37,6 +37,7 @@ from antiphon.core.execution_events import (
 from antiphon.core.text import describe_error
 from antiphon.core.turns import TurnFailure
 from antiphon.engines.attempt_ends import AwaitsApproval, EngineStopping, TurnFailedError
+from antiphon.engines.cut_calls import keep_deadline_denial
 from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
 from antiphon.engines.reservations import booked_usage, full_booking, reserving_call
 from antiphon.engines.tracing import model_label
@@ -273,6 +274,8 @@ class RetriedModelCall:
         """The model that is asked next: a guard may choose another one for a retry."""
         self._until = until
         """When a guard has its time end; `NEVER` if none does."""
+        self._cut_after: float | None = None
+        """The seconds that a guard leaves it, if it may take longer by its own limits."""
         self._attempt = journal.calls.record(wanted.index).retries + 1
         """Counted from 1, and on from those before a crash."""
         self._deadline: Instant = NEVER
@@ -282,7 +285,10 @@ class RetriedModelCall:
 
     async def answer(self, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """The model's answer; `NoModelAnswer` if there is none, `EngineStopping` if the engine stops meanwhile."""
-        run, seconds = self.journal.run, shorter_time(self._clock, self._limits.model_seconds, self._until)
+        run, own = self.journal.run, self._limits.model_seconds
+        seconds = shorter_time(self._clock, own, self._until)
+        if seconds is not None and (own is None or seconds < own):
+            self._cut_after = seconds
         async with run.environment.limit.model_slot(run.attempt.job, self._stopping) as may_ask:
             if not may_ask:
                 raise EngineStopping
@@ -378,6 +384,12 @@ class RetriedModelCall:
         return None if self._deadline == NEVER else seconds_between(steady_now(self._clock), self._deadline)
 
     def _timeout_error(self) -> NoModelAnswer:
+        if self._cut_after is not None:
+            detail = self._with_attempt_count(
+                f"nothing came within {self._cut_after:g} seconds, when its time was over"
+            )
+            denied = keep_deadline_denial(self.journal, self._wanted.index, self._cut_after, detail=detail)
+            return NoModelAnswer(detail, timed_out=True, denied=denied)
         return NoModelAnswer(
             self._with_attempt_count(f"nothing came within {self._limits.model_seconds:g} seconds"), timed_out=True
         )

@@ -15,6 +15,7 @@ import msgspec
 from antiphon.agents.call_results import ToolOutcome, ToolResult, Usage, decode_outcome
 from antiphon.agents.intents import TRANSFER_PREFIX
 from antiphon.agents.progress import CallTool
+from antiphon.agents.signature import INJECT_CHANNEL
 from antiphon.agents.tool import BadArguments, Tool, bind_call, unknown_tool_result
 from antiphon.core.canonical import call_key
 from antiphon.core.codec import Malformed, as_type, digest_of
@@ -120,9 +121,16 @@ def call_started(journal: TurnJournal, wanted: CallTool, key: str = "") -> CallS
     return CallStarted(journal.turn_id, wanted.index, call.name, digest_of_call(wanted), call.args, key, agent)
 
 
+def takes_its_time(tool: Tool) -> bool:
+    """Whether a tool has no time limit because it may give tasks, which have limits of their own."""
+    return tool.timeout is None and INJECT_CHANNEL in tool.injected.values()
+
+
 def started_entry(journal: TurnJournal, ready: PreparedCall) -> CallStarted:
     """The record of a call that leaves, with what a person has allowed, if one had to."""
     started = call_started(journal, ready.wanted, ready.key)
+    if journal.run.live.ruleset.calls.asked and takes_its_time(ready.tool):
+        started = msgspec.structs.replace(started, open_ended=True)
     approved = journal.calls.record(ready.wanted.index).approved
     if approved is not None:
         args = started.args if approved.args is None else approved.args

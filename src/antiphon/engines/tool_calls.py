@@ -30,6 +30,7 @@ from antiphon.core.execution_events import (
 from antiphon.engines.attempt_ends import AwaitsApproval, CallInDoubt
 from antiphon.engines.call_approvals import approval_requests, note_parameters
 from antiphon.engines.call_handoffs import settle_message
+from antiphon.engines.cut_calls import cut_class
 from antiphon.engines.journal import TurnJournal
 from antiphon.engines.once_calls import RepeatedCall, is_registered, register_once
 from antiphon.engines.prepared_calls import (
@@ -199,8 +200,9 @@ class _CallBatch:
         run.in_progress[index] = channel
         failure: FailureClass = "error"
         progress = ""
+        seconds = shorter_time(run.environment.clock, ready.tool.timeout, ready.until)
         try:
-            async with run.timers.within(shorter_time(run.environment.clock, ready.tool.timeout, ready.until)):
+            async with run.timers.within(seconds):
                 returned, progress = await _called_tool(journal, ready, given)
             if returned.failed:
                 # Before the model reads it: what it reads now and what the journal gives back must be the same.
@@ -213,7 +215,10 @@ class _CallBatch:
             if ready.tool.idempotency == "unsafe":
                 outcome = await _reconcile(journal, ready)
                 return outcome if isinstance(outcome, ToolOutcome) else late
-            returned, failure = ToolResult(f"{ready.tool.name}: {late}", failed=True), "timeout"
+            returned, failure = (
+                ToolResult(f"{ready.tool.name}: {late}", failed=True),
+                cut_class(run.live.ruleset, ready.tool.timeout, seconds),
+            )
         finally:
             if channel is not None:
                 channel.over = True

@@ -54,6 +54,7 @@ TIER_GUARDS: tuple[str, ...] = (
     "depth_limit",
     "turn_limit",
     "spawn_limit",
+    "deadlines",
     "budget",
     "cost_velocity",
     "breaker",

@@ -36,6 +36,7 @@ from antiphon.core.evolve import DEFAULT_TASK_SECONDS
 from antiphon.core.state import State
 from antiphon.core.step import owed_turn
 from antiphon.core.text import describe
+from antiphon.guards.deadlines import task_deadline
 from antiphon.guards.named_guards import inherit_guards
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.arguments import check_ttl
@@ -158,7 +159,7 @@ class DelegatedTasks:
         await self._check_task(task)
         await report.start(add_seconds(core.clock.now(), task.ttl or DEFAULT_TASK_SECONDS))
         try:
-            child = await self._child_channel(task, parent.state)
+            child = await self._child_channel(task, parent)
         except Denied as denied:
             await self._drop_task(given, denied.reason)
             raise
@@ -207,7 +208,7 @@ class DelegatedTasks:
         if self._core.directory.find(task.agent.name).asks:
             raise UsageError(f"{task.agent.name!r} decides on its invitations itself, so it cannot be given a task")
 
-    async def _child_channel(self, task: DelegatedTask, parent: State) -> LiveChannel:
+    async def _child_channel(self, task: DelegatedTask, given_in: LiveChannel) -> LiveChannel:
         """The channel of the task, made together with what is to be done."""
         core = self._core
         async with core.locks.setdefault(task.task_id, asyncio.Lock()):
@@ -216,8 +217,9 @@ class DelegatedTasks:
             except UnknownChannel:
                 pass
             kind = core.directory.find(task.by).kind
-            depth = parent.task_depth + 1
-            origin: Json = {"parent": task.parent, "turn": task.turn_id, "depth": depth, "root": parent.run_id}
+            parent, left = given_in.state, task_deadline(given_in.ruleset, given_in.fold, task.turn_id)
+            origin: Json = {"parent": task.parent, "turn": task.turn_id, "depth": parent.task_depth + 1}
+            origin |= {"root": parent.run_id, **left}
             knobs: Json = {TASK_KNOB: origin, **_inherited_knobs(parent, task)}
             if task.ttl is not None:
                 knobs["expectations"] = [NO_REPLY_LIMIT]
