@@ -6,7 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from antiphon import Agent, ScriptedModel, calls, says, tool
+from antiphon import Agent, Channel, Envelope, Hub, ScriptedModel, calls, says, tool
+from antiphon.core.saga_events import EV_SAGA_FINISHED
+from antiphon.testing import ManualClock
+from tests.support.waiting import NEVER_COMES, let_others_run, wait_until
 
 STEPS = ("flight", "hotel", "car", "tour", "taxi")
 
@@ -66,3 +69,37 @@ class TripWorld:
     def booking(self, steps: Sequence[str] = STEPS) -> list[object]:
         """A script that books these one after the other."""
         return [*(calls("book", {"what": each}) for each in steps), says("Booked.")]
+
+
+class Travel:
+    """A hub, a person, and an agent that books."""
+
+    def __init__(self, hub: Hub, world: TripWorld | None = None) -> None:
+        self.hub, self.world = hub, world or TripWorld()
+        clock = hub.core.clock
+        assert isinstance(clock, ManualClock)
+        self.clock = clock
+
+    async def open(self, *script: object, **options: object) -> Channel:
+        """A channel in which the agent has been asked to book."""
+        ann = await self.hub.register("ann", kind="human")
+        await self.hub.register(self.world.agent(*script))
+        return await ann.open(target="bob", say="Book", **options)  # type: ignore[arg-type]
+
+    async def log(self, channel: Channel, *types: str) -> list[Envelope]:
+        return [each for each in await self.hub.log(channel.channel_id) if not types or each.event_type in types]
+
+    async def until(self, channel: Channel, event_type: str, **fields: object) -> Envelope:
+        """The first event of this type with these fields."""
+        async with asyncio.timeout(NEVER_COMES):
+            while True:
+                for each in await self.log(channel, event_type):
+                    if fields.items() <= each.event_data.items():
+                        return each
+                await let_others_run(1)
+
+    async def answered(self, channel: Channel) -> None:
+        await wait_until(lambda: channel.state.turn_count == 2)
+
+    async def finished(self, channel: Channel) -> dict[str, object]:
+        return (await self.until(channel, EV_SAGA_FINISHED)).event_data

@@ -1,7 +1,8 @@
 """The one list of what waits for a person.
 
 Rule 1: what waits is read from the state of its channel, and from nowhere else. There is no second list.
-Rule 2: an approval_id names one occurrence: a call that is in doubt a second time, or a turn that is suspended a second
+Rule 2: a compensation that is stuck waits in a channel that has ended; the others in channels that are open.
+Rule 3: an approval_id names one occurrence: a call that is in doubt a second time, or a turn that is suspended a second
         time, has another. A person is asked about a call that has not left once.
 """
 
@@ -21,6 +22,12 @@ from antiphon.core.evolve import evolve
 from antiphon.core.execution_events import ApprovalRequested, CallDoubted, CallStarted, TurnSuspended
 from antiphon.core.state import State, Turn
 from antiphon.runtime.core import HubCore
+from antiphon.runtime.saga_approvals import (
+    channel_compensations,
+    compensations_in,
+    stored_compensations,
+    stuck_compensations,
+)
 from antiphon.runtime.turn_control import APPROVAL_DECISIONS, SUSPENDED_TURN, WaitingItem, approval_id_of
 from antiphon.store.paging import ReadLogPage, all_envelopes, channel_rows, log_page_reader
 from antiphon.store.protocol import Store
@@ -51,7 +58,7 @@ async def stored_approvals(store: Store, channel_id: str | None = None) -> list[
     async for row in channel_rows(store, status="active"):
         if not row.channel_id.startswith(SYSTEM_CHANNEL_PREFIX):
             found += await _stored_channel_approvals(store, row.channel_id)
-    return oldest_first(found)
+    return oldest_first([*found, *await stored_compensations(store)])
 
 
 async def _stored_channel_approvals(store: Store, channel_id: str) -> list[Approval]:
@@ -60,7 +67,7 @@ async def _stored_channel_approvals(store: Store, channel_id: str) -> list[Appro
         state = evolve(state, envelope)
     if not state.sequence:
         raise UnknownChannel(channel_id)
-    return await approvals_in(state, read)
+    return await compensations_in(channel_id, read) if state.ended else await approvals_in(state, read)
 
 
 async def approvals_of(core: HubCore, channel_id: str | None = None) -> list[Approval]:
@@ -68,8 +75,8 @@ async def approvals_of(core: HubCore, channel_id: str | None = None) -> list[App
     core.check_open()
     if channel_id is not None:
         live = await core.live(channel_id)
-        return await approvals_in(live.state, live.read)
-    found: list[Approval] = []
+        return [*await approvals_in(live.state, live.read), *await channel_compensations(live)]
+    found = await stuck_compensations(core)
     async for row in channel_rows(core.store, status="active"):
         found += await listed_approvals(core, row.channel_id)
     return oldest_first(found)

@@ -25,6 +25,7 @@ from antiphon.runtime.approvers import HUMAN_KIND, check_approver
 from antiphon.runtime.arguments import check_text_argument
 from antiphon.runtime.core import HubCore
 from antiphon.runtime.hook_calls import spoken_text
+from antiphon.runtime.saga_approvals import decide_compensation, is_compensation_id
 from antiphon.runtime.turn_control import APPROVAL_DECISIONS, RecordDecision, WaitingItem, answer_for_agent
 from antiphon.store.paging import all_envelopes
 
@@ -46,6 +47,9 @@ async def decide_approval(
 ) -> ApprovalDecided:
     """Record a person's decision about what waits under this id; `Denied` if it is not theirs, or not the first."""
     core.check_open()
+    if is_compensation_id(approval_id):
+        wanted = ApprovalDecided(approval_id, choice.decision, by, choice.reason, choice.digest or "")
+        return await decide_compensation(core, wanted, kind=kind)
     _check_decision(choice)
     waiting = await find_waiting_item(core, approval_id)
     try:
