@@ -36,7 +36,7 @@ class Approval(msgspec.Struct, frozen=True):
     channel_id: str
     kind: str
     """`approval`: a call that has not left. `call`: a call in doubt, which left without a recorded outcome. `turn`: a
-    suspended turn, which has reached its limit of crashes. `compensation`: one that is stuck, of a run that has ended."""
+    suspended turn, which has reached its limit of crashes. `compensation`: a stuck one, of a run that has ended."""
     agent: str
     """Who made the call, or whose turn it is: `support/billing` for a member of a team."""
     tool: str
