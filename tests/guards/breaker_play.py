@@ -66,7 +66,10 @@ class Scene:
                     yield "refused", replace(self, number=self.number + 1)
                 else:
                     left = self.after(call)
-                    yield "approved left" if approved else "left", replace(left, calls=(*self.calls, (name, left.breaker.epoch)), number=self.number + 1)
+                    yield (
+                        "approved left" if approved else "left",
+                        replace(left, calls=(*self.calls, (name, left.breaker.epoch)), number=self.number + 1),
+                    )
         for call, epoch in self.calls:
             others = tuple(each for each in self.calls if each[0] != call)
             for failure in ("", "transport", "schema", "neutral"):
