@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from antiphon.core.verdicts import is_approved
     from antiphon.guards.access_policy import AccessPolicy
     from antiphon.guards.argument_rules import ArgumentRule
+    from antiphon.guards.breaker import CircuitBreaker
     from antiphon.guards.budget import Budget
     from antiphon.guards.cost_velocity import CostVelocityMonitor
     from antiphon.guards.deadlines import Deadlines
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
     from antiphon.guards.loops import LoopDetector
     from antiphon.guards.named_guards import Tier, register_guard
     from antiphon.guards.policies import Policy, PolicyDecision, PolicyRequest, register_policy
+    from antiphon.guards.retry_budget import RetryBudget
     from antiphon.guards.run_limits import DepthLimit, HopLimit, SpawnLimit, TurnLimit
     from antiphon.hub.feed import Signal
     from antiphon.models.anthropic import AnthropicModel
@@ -192,12 +194,14 @@ _LATER = {
     "guards.budget": "Budget",
     "guards.cost_velocity": "CostVelocityMonitor",
     "guards.deadlines": "Deadlines",
+    "guards.breaker": "CircuitBreaker",
     "guards.gate_checks": "CheckResult register_check",
     "guards.gate_guard": "GateGuard",
     "guards.gates": "Gate",
     "guards.loops": "LoopDetector",
     "guards.named_guards": "Tier register_guard",
     "guards.policies": "Policy PolicyDecision PolicyRequest register_policy",
+    "guards.retry_budget": "RetryBudget",
     "guards.run_limits": "DepthLimit HopLimit SpawnLimit TurnLimit",
     "hub.feed": "Signal",
     "models.anthropic": "AnthropicModel",
@@ -233,36 +237,35 @@ _LATER = {
 __all__: list[str] = []
 __all__ += ["ALLOW", "AIMessageEvent", "AccessPolicy", "Adapter", "Agent", "AgentReply", "AgentTarget", "AgentsTarget"]
 __all__ += ["AllOf", "Allow", "Always", "Answered", "AnthropicModel", "AntiphonError", "AnyOf", "Approval"]
-__all__ += ["ApprovalEvent", "Approved"]
-__all__ += ["ArgumentRule", "Ask", "Asked", "Assign", "BadName", "BadUrl", "BranchFailed", "BridgedModel", "Budget"]
-__all__ += ["Call", "CedarPolicy", "Change", "Channel", "CheckResult", "Close", "Conflict", "ContextEquals"]
-__all__ += ["ContextIn", "ContextThreshold", "ConversationPhase", "ConversationPipeline", "ConversationRouter"]
-__all__ += ["Deadlines"]
-__all__ += ["DEFAULT_TOOLS", "ConversationSetup", "ConversationState", "CostVelocityMonitor", "Decision", "Denied"]
-__all__ += ["END", "EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE", "Deny", "DepthLimit"]
-__all__ += ["EV_CHANNEL_INVITE_ACK", "EV_CHANNEL_INVITE_REJECT", "EV_CHANNEL_OPENED", "EV_CONTEXT_SET"]
-__all__ += ["EV_EXPECTATION_VIOLATED", "EV_PACKET", "EV_TASK_COMPLETED", "EV_TASK_EXPIRED", "EV_TASK_FAILED"]
-__all__ += ["EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT", "EngineError", "Envelope", "Erasure", "Expectation"]
-__all__ += ["FailureDecision", "FinalStateEvent", "Finding", "Finish", "FromSpeaker", "FullTranscript", "Gate"]
-__all__ += ["GateGuard", "Guard", "Handoff", "HandoffHandler", "HandoffMemoryProvider", "HookEvent", "HookExecution"]
-__all__ += ["HookResult", "HookTrigger", "HopLimit", "Hub", "IdReused", "InboundMessage", "Intent", "Limits"]
-__all__ += ["LogCorrupt", "LoopDetector", "MCPServer", "Message", "ModelError", "ModelRefused", "ModelUnavailable"]
-__all__ += ["NOT_DONE", "NamedTranscript", "NamedWindowedSummary", "Not", "Objected", "Once", "OpenAIModel"]
-__all__ += ["OutboundReply", "OutcomeUnknown", "Participant", "Permission", "PhaseTransition", "PipelineStage"]
-__all__ += ["Policy", "PolicyDecision", "PolicyRequest", "Poll", "Priority", "Progress", "Reply", "ReplyMalformed"]
-__all__ += ["Request", "RevertToInitiatorTarget", "RoundRobinTarget", "RoutingConditions", "RoutingRule"]
-__all__ += ["RulesInvalid", "ScriptedModel", "Seats", "Signal", "SlidingWindowMemory", "SlowConsumer", "SmtpTransport"]
-__all__ += ["SpawnLimit", "State", "StayTarget", "Step", "Steps", "StoreError", "StoreGone", "StoreRefused"]
-__all__ += ["StoreUnavailable", "SummarisedTranscript", "TerminalTransport", "TerminateTarget", "Tier", "TokenBudget"]
-__all__ += ["TokenEvent", "TooLarge", "ToolCalled", "ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition"]
-__all__ += ["TransitionCondition", "TransitionDecision", "TransitionGraph", "TransitionTarget", "TransportRefused"]
-__all__ += ["TransportUnavailable", "TurnChannel", "TurnFailed", "TurnLimit", "UnknownApproval", "UnknownChannel"]
-__all__ += ["UnknownParticipant", "Usage", "UsageError", "ValidationResult", "Verdict", "Wait", "WaitTimeout"]
-__all__ += ["WebhookTransport", "WindowedSummary", "calls", "classify_failure", "decide_failure", "delegate"]
-__all__ += ["delete_context", "get_conversation_state", "is_approved", "price_table", "register_adapter"]
-__all__ += ["register_check", "register_condition", "register_guard", "register_policy", "register_predicate"]
-__all__ += ["register_target", "review_loop", "run_gate", "says", "set_context", "set_conversation_state"]
-__all__ += ["setup_handoff", "supervised", "swarm", "tool", "visible_to", "worst_failure"]
+__all__ += ["ApprovalEvent", "Approved", "ArgumentRule", "Ask", "Asked", "Assign", "BadName", "BadUrl", "BranchFailed"]
+__all__ += ["BridgedModel", "Budget", "Call", "CedarPolicy", "Change", "Channel", "CheckResult", "CircuitBreaker"]
+__all__ += ["Close", "Conflict", "ContextEquals", "ContextIn", "ContextThreshold", "ConversationPhase"]
+__all__ += ["ConversationPipeline", "ConversationRouter", "ConversationSetup", "ConversationState"]
+__all__ += ["DEFAULT_TOOLS", "END", "CostVelocityMonitor", "Deadlines", "Decision", "Denied", "Deny", "DepthLimit"]
+__all__ += ["EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE", "EV_CHANNEL_INVITE_ACK"]
+__all__ += ["EV_CHANNEL_INVITE_REJECT", "EV_CHANNEL_OPENED", "EV_CONTEXT_SET", "EV_EXPECTATION_VIOLATED", "EV_PACKET"]
+__all__ += ["EV_TASK_COMPLETED", "EV_TASK_EXPIRED", "EV_TASK_FAILED", "EV_TASK_PROGRESS", "EV_TASK_STARTED", "EV_TEXT"]
+__all__ += ["EngineError", "Envelope", "Erasure", "Expectation", "FailureDecision", "FinalStateEvent", "Finding"]
+__all__ += ["Finish", "FromSpeaker", "FullTranscript", "Gate", "GateGuard", "Guard", "Handoff", "HandoffHandler"]
+__all__ += ["HandoffMemoryProvider", "HookEvent", "HookExecution", "HookResult", "HookTrigger", "HopLimit", "Hub"]
+__all__ += ["IdReused", "InboundMessage", "Intent", "Limits", "LogCorrupt", "LoopDetector", "MCPServer", "Message"]
+__all__ += ["NOT_DONE", "ModelError", "ModelRefused", "ModelUnavailable", "NamedTranscript", "NamedWindowedSummary"]
+__all__ += ["Not", "Objected", "Once", "OpenAIModel", "OutboundReply", "OutcomeUnknown", "Participant", "Permission"]
+__all__ += ["PhaseTransition", "PipelineStage", "Policy", "PolicyDecision", "PolicyRequest", "Poll", "Priority"]
+__all__ += ["Progress", "Reply", "ReplyMalformed", "Request", "RetryBudget", "RevertToInitiatorTarget"]
+__all__ += ["RoundRobinTarget", "RoutingConditions", "RoutingRule", "RulesInvalid", "ScriptedModel", "Seats", "Signal"]
+__all__ += ["SlidingWindowMemory", "SlowConsumer", "SmtpTransport", "SpawnLimit", "State", "StayTarget", "Step"]
+__all__ += ["Steps", "StoreError", "StoreGone", "StoreRefused", "StoreUnavailable", "SummarisedTranscript"]
+__all__ += ["TerminalTransport", "TerminateTarget", "Tier", "TokenBudget", "TokenEvent", "TooLarge", "ToolCalled"]
+__all__ += ["ToolResponseEvent", "ToolSpec", "ToolUsageEvent", "Transition", "TransitionCondition"]
+__all__ += ["TransitionDecision", "TransitionGraph", "TransitionTarget", "TransportRefused", "TransportUnavailable"]
+__all__ += ["TurnChannel", "TurnFailed", "TurnLimit", "UnknownApproval", "UnknownChannel", "UnknownParticipant"]
+__all__ += ["Usage", "UsageError", "ValidationResult", "Verdict", "Wait", "WaitTimeout", "WebhookTransport"]
+__all__ += ["WindowedSummary", "calls", "classify_failure", "decide_failure", "delegate", "delete_context"]
+__all__ += ["get_conversation_state", "is_approved", "price_table", "register_adapter", "register_check"]
+__all__ += ["register_condition", "register_guard", "register_policy", "register_predicate", "register_target"]
+__all__ += ["review_loop", "run_gate", "says", "set_context", "set_conversation_state", "setup_handoff", "supervised"]
+__all__ += ["swarm", "tool", "visible_to", "worst_failure"]
 
 if not TYPE_CHECKING:  # a checker of types knows the names from above
 

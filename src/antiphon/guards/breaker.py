@@ -69,6 +69,7 @@ from antiphon.guards.breaker_memory import (
     BreakerMemory,
     CostTrip,
     ModelUse,
+    bounded,
     call_mark,
     model_failure,
     model_scope,
@@ -341,7 +342,7 @@ def _count_ended(memory: BreakerMemory, at: Instant) -> BreakerMemory:
     for scope, epoch in note.scopes:
         breaker, failure = memory.breaker(scope), tool_failure(scope, note.failure)
         if failure or breaker.counts or (scope.startswith(TOOL_SCOPE) and "@" not in scope):
-            breakers = {**breakers, scope: count(breaker, Ended(key, epoch, failure), at)}
+            breakers = bounded({**breakers, scope: count(breaker, Ended(key, epoch, failure), at)})
     return memory if breakers is memory.breakers else with_fields(memory, breakers=breakers)
 
 

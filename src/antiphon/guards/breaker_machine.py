@@ -177,7 +177,7 @@ def _count_outcome(breaker: Breaker, failure: str, at: Instant) -> Breaker:
         counts = {name: number for name, number in counts.items() if name not in passed}
     if failure:
         counts[failure] = counts.get(failure, 0) + 1
-    window = with_calls(breaker.window, at[:SECOND_CHARS], 1, failures=failure == "transport")
+    window = with_calls(breaker.window, at[:SECOND_CHARS], 1, failures=int(failure == "transport"))
     return replace(breaker, counts=counts, window=window, failed_at=at if failure else breaker.failed_at)
 
 

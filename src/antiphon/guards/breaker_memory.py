@@ -254,13 +254,14 @@ NOTING = {
 
 def with_breaker(memory: BreakerMemory, scope: str, breaker: Breaker) -> BreakerMemory:
     """The memory with one breaker changed."""
-    breakers = {**memory.breakers, scope: breaker}
-    if len(breakers) > MAX_BREAKERS:
-        breakers = _without_oldest_closed(breakers)
+    breakers = bounded({**memory.breakers, scope: breaker})
     leases = [each.lease for each in breakers.values() if each.status == "half_open"]
     return replace(memory, breakers=breakers, lease=min(leases, default=NEVER))
 
 
-def _without_oldest_closed(breakers: dict[str, Breaker]) -> dict[str, Breaker]:
+def bounded(breakers: dict[str, Breaker]) -> dict[str, Breaker]:
+    """The breakers without the oldest that is closed, if they are too many."""
+    if len(breakers) <= MAX_BREAKERS:
+        return breakers
     oldest = next((scope for scope, each in breakers.items() if each.status == "closed"), next(iter(breakers)))
     return {scope: each for scope, each in breakers.items() if scope != oldest}
