@@ -31,6 +31,7 @@ COMMAND_MODULES = {
     "approvals": "antiphon.cli.approvals_command:approvals_command",
     "check": "antiphon.cli.graph_commands:check_command",
     "draw": "antiphon.cli.graph_commands:draw_command",
+    "inspect": "antiphon.cli.inspect_command:inspect_command",
     "verify": "antiphon.cli.verify_command:verify_command",
     "retention": "antiphon.cli.erasure_commands:retention_command",
     "keys": "antiphon.cli.keys_command:keys_command",
