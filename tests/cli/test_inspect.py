@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from antiphon.cli import commands
 from tests.cli.conftest import Run
+from tests.docs.pages import DOCS
 from tests.guards.transcripts import HEALTHY, SICK, called, jsonl, said
 
 
@@ -141,6 +142,15 @@ def test_a_file_that_is_not_there(run: Run, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "none.jsonl cannot be read: No such file or directory" in result.stderr
     assert run("inspect", str(tmp_path)).exit_code == 2
+
+
+def test_the_example_of_the_page(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, example = (DOCS / "protect-loops.md").read_text(encoding="utf-8").partition("```json\n")
+    lines, _, shown = example.partition("```\n")
+    shown = shown.partition("```text\n$ antiphon inspect trace.jsonl\n")[2].partition("```")[0]
+    trace(tmp_path, *lines.splitlines())
+    monkeypatch.chdir(tmp_path)
+    assert run("inspect", "trace.jsonl").stdout == shown != ""
 
 
 def test_standard_input() -> None:
