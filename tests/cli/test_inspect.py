@@ -8,8 +8,9 @@ from click.testing import CliRunner
 
 from antiphon.cli import commands
 from tests.cli.conftest import Run
-from tests.docs.pages import DOCS
-from tests.guards.transcripts import HEALTHY, SICK, called, jsonl, said
+from tests.support.transcripts import HEALTHY, SICK, called, jsonl, said
+
+LOOPS_PAGE = Path(__file__).parent.parent.parent / "docs" / "protect-loops.md"
 
 
 def trace(folder: Path, *lines: object) -> str:
@@ -145,7 +146,7 @@ def test_a_file_that_is_not_there(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_page(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, example = (DOCS / "protect-loops.md").read_text(encoding="utf-8").partition("```json\n")
+    _, _, example = LOOPS_PAGE.read_text(encoding="utf-8").partition("```json\n")
     lines, _, shown = example.partition("```\n")
     shown = shown.partition("```text\n$ antiphon inspect trace.jsonl\n")[2].partition("```")[0]
     trace(tmp_path, *lines.splitlines())

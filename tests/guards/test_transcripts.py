@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.cli.inspect_command import inspecting_guards
 from antiphon.orchestration.transcripts import inspect_transcript, read_transcript
-from tests.guards.transcripts import HEALTHY, SICK, jsonl
+from tests.support.transcripts import HEALTHY, SICK, jsonl
 
 Tripped = list[tuple[int, str, object]]
 
