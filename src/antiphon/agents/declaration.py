@@ -109,7 +109,7 @@ def _own_channel_knobs(agent: AgentFields) -> Json:
     wanted = (list(agent.approvers) or None, agent.self_approval or None, agent.approval_seconds)
     knobs |= {name: value for name, value in zip(APPROVAL_KNOBS, wanted, strict=True) if value is not None}
     guards_of(knobs)
-    if any(wanted):
+    if any(value is not None for value in wanted):
         approval_rules(knobs)
     return knobs
 

@@ -77,7 +77,10 @@ class TurnOrder(msgspec.Struct, frozen=True):
 
 
 def _judge_interjection(state: State) -> Verdict:
-    """The verdict on an interjection. It does not wait for a turn that itself waits for a person."""
+    """The verdict on an interjection. It does not wait for a turn that itself waits for a person.
+
+    While calls of a turn wait for approval, nothing of it runs: the interjection is recorded at once.
+    """
     begun = [turn for turn in state.owed if turn.epoch]
     doubted = next((turn for turn in begun if turn.doubts), None)
     if doubted is not None:
@@ -87,7 +90,7 @@ def _judge_interjection(state: State) -> Verdict:
     if suspended is not None:
         advice = "decide what becomes of it (hub.approvals, participant.decide) or cancel it"
         return Deny("suspended", f"turn {suspended.turn_id} waits for a person; {advice}")
-    return LATER if begun else ALLOW
+    return ALLOW if all(turn.awaits_approval for turn in begun) else LATER
 
 
 def _not_open_denial(state: State) -> Deny:

@@ -41,7 +41,7 @@ async def follow_turn(
     """
     async with aclosing(_follow(channel, turn_events, message, tokens=tokens)) as events:
         async for numbered in events:
-            async for told in _with_approvals(channel._core, numbered):
+            async for told in _with_approvals(channel._core, turn_events, numbered):
                 yield told
 
 
@@ -75,11 +75,19 @@ async def _follow(
     raise UsageError("the hub was closed while the agent was answering; its turn goes on when it is opened again")
 
 
-async def _with_approvals(core: HubCore, numbered: NumberedEvent) -> AsyncGenerator[NumberedEvent, None]:
-    """The event; if it says that a turn waits for approval, with what waits, and behind an event for each of that."""
+async def _with_approvals(
+    core: HubCore, turn_events: MessageEvents, numbered: NumberedEvent
+) -> AsyncGenerator[NumberedEvent, None]:
+    """The event; if it says that a turn waits for approval, with what waits, and behind an event for each of that.
+
+    If everything was decided meanwhile, the turn is about to go on: that it has waited is left out.
+    """
     sequence, event = numbered
     if isinstance(event, FinalStateEvent) and event.stopped == APPROVAL:
         approvals = tuple(await approvals_below(core, event.channel_id))
+        if not approvals:
+            turn_events.over = False
+            return
         for approval in approvals:
             yield sequence, ApprovalEvent(approval.agent.rpartition("/")[2], approval)
         event = msgspec.structs.replace(event, approvals=approvals)
