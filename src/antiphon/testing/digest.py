@@ -13,18 +13,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from antiphon.core.approval_rules import ASKED_CALL
 from antiphon.core.codec import to_json
 from antiphon.core.conversation_events import EV_CONVERSATION_UNROUTED, EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE
 from antiphon.core.envelope import Envelope, Json
 from antiphon.core.events import (
     EV_CHANNEL_CREATED,
     EV_DEADLINE_EXTENDED,
+    EV_TASK_CONTINUED,
     EV_TASK_PROGRESS,
     EV_TASK_STARTED,
+    EV_TASK_WAITING,
     EV_TURN_ASSIGNED,
     TASK_END_TYPES,
 )
 from antiphon.core.execution_events import (
+    EV_APPROVAL_DECIDED,
+    EV_APPROVAL_EXPIRED,
+    EV_APPROVAL_REMINDED,
+    EV_APPROVAL_REQUESTED,
+    EV_CALL_APPROVED,
     EV_CALL_CLEARED,
     EV_CALL_DOUBTED,
     EV_CALL_FAILED,
@@ -37,14 +45,36 @@ from antiphon.core.execution_events import (
 )
 from antiphon.core.protection_events import EV_RUN_CHARGED, EV_RUN_SETTLED
 
-TIME_FIELDS = frozenset({"mark", "delta_ms", "until"})
+TIME_FIELDS = frozenset({"mark", "delta_ms", "until", "decide_by"})
 """Data that is only a time."""
 ATTEMPT_EVENT_TYPES = frozenset(
-    {EV_TURN_CLAIMED, EV_TURN_RELEASED, EV_TURN_DELAYED, EV_CALL_RETRIED, EV_DEADLINE_EXTENDED}
+    {
+        EV_TURN_CLAIMED,
+        EV_TURN_RELEASED,
+        EV_TURN_DELAYED,
+        EV_CALL_RETRIED,
+        EV_DEADLINE_EXTENDED,
+        EV_TASK_WAITING,
+        EV_TASK_CONTINUED,
+    }
 )
 LEDGER_EVENT_TYPES = frozenset({EV_RUN_CHARGED, EV_RUN_SETTLED})
 """What is counted of calls in other channels. It is left out, too: those channels tell it in an order of their own."""
-CALL_EVENT_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_CALL_DOUBTED, EV_CALL_CLEARED})
+CALL_EVENT_TYPES = frozenset(
+    {
+        EV_CALL_STARTED,
+        EV_CALL_FINISHED,
+        EV_CALL_FAILED,
+        EV_CALL_DOUBTED,
+        EV_CALL_CLEARED,
+        EV_CALL_APPROVED,
+        EV_APPROVAL_REQUESTED,
+        EV_APPROVAL_EXPIRED,
+        EV_APPROVAL_REMINDED,
+    }
+)
+APPROVAL_ID_FIELD = "approval_id"
+"""Made of ids, and of the place of a turn."""
 TASK_EVENT_TYPES = TASK_END_TYPES | {EV_TASK_STARTED, EV_TASK_PROGRESS}
 DELIVERY_EVENT_TYPES = frozenset({EV_REPLY_DELIVERED, EV_REPLY_UNDELIVERABLE})
 SHOWN_DATA_FIELD = "shown"
@@ -87,7 +117,9 @@ class _CanonicalLog:
         self._turns = {turn: number for number, turn in enumerate(sorted(turns, key=_assignment_order), 1)}
         for envelope in log:
             if envelope.event_type in CALL_EVENT_TYPES:
-                self._note(envelope)
+                self._note(envelope, envelope.event_data)
+            elif envelope.event_type == EV_APPROVAL_DECIDED and (call := _decided_call(envelope)) is not None:
+                self._note(envelope, {**envelope.event_data, **call})
             elif envelope.event_type in DELIVERY_EVENT_TYPES:
                 self._note_delivery(envelope)
             elif envelope.event_type not in ATTEMPT_EVENT_TYPES | LEDGER_EVENT_TYPES:
@@ -129,11 +161,20 @@ class _CanonicalLog:
         said = [place, envelope.event_type, data.get("error")]
         self._deliveries.setdefault(str(data.get("transport")), []).append(said)
 
-    def _note(self, envelope: Envelope) -> None:
-        hidden = {TURN_DATA_FIELD, KEY_DATA_FIELD, *TIME_FIELDS}
-        data = {key: value for key, value in envelope.event_data.items() if key not in hidden}
-        calls = self._calls.setdefault(str(envelope.event_data.get(TURN_DATA_FIELD)), {})
-        calls.setdefault(envelope.event_data.get("index"), {})[envelope.event_type] = data
+    def _note(self, envelope: Envelope, about: Json) -> None:
+        hidden = {TURN_DATA_FIELD, KEY_DATA_FIELD, APPROVAL_ID_FIELD, *TIME_FIELDS}
+        data = {key: value for key, value in about.items() if key not in hidden}
+        calls = self._calls.setdefault(str(about.get(TURN_DATA_FIELD)), {})
+        calls.setdefault(about.get("index"), {})[envelope.event_type] = data
+
+
+def _decided_call(envelope: Envelope) -> Json | None:
+    """The turn and the position of the call that was decided about before it left; None if it was something else."""
+    match str(envelope.event_data.get(APPROVAL_ID_FIELD)).rsplit(".", 4):
+        case [_, sequence, speaker, index, what] if what == ASKED_CALL and index.isdecimal():
+            return {TURN_DATA_FIELD: f"{sequence}/{speaker}", "index": int(index)}
+        case _:
+            return None
 
 
 def _number(value: object) -> int:
