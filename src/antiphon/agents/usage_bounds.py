@@ -10,14 +10,15 @@ Rule 3: functions and scripted models cost nothing beforehand. A provider's mode
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable
 from inspect import isawaitable
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import msgspec
 
-from antiphon.agents.call_results import Thinking, Usage
-from antiphon.agents.messages import Asked, Request
+from antiphon.agents.call_results import Usage
+from antiphon.agents.messages import Request
 from antiphon.core.codec import to_json
 from antiphon.core.text import describe
 
@@ -28,11 +29,11 @@ PART_TOKENS = 16
 """What surrounds the whole request, and each message and tool of it, in tokens."""
 TOOL_PROMPT_TOKENS = 1024
 """How much providers add to a request with tools, in tokens."""
+MAX_CACHED_HISTORIES = 256
 HIGHEST_INPUT_PRICE, HIGHEST_OUTPUT_PRICE = 150, 600
 """The highest prices on the lists of providers, in dollars per million tokens."""
 
 
-@runtime_checkable
 class BoundsUsage(Protocol):
     """A model that knows what a request may use at most."""
 
@@ -41,7 +42,6 @@ class BoundsUsage(Protocol):
         ...
 
 
-@runtime_checkable
 class CountsTokens(Protocol):
     """A model that counts the tokens of a request itself."""
 
@@ -58,9 +58,18 @@ class UsageBound(msgspec.Struct, frozen=True):
     """Whether the price is unknown, so that the cost is that at the highest price."""
 
 
+# Checks of protocols are slow, and every model call asks both.
+def _bounds_usage(model: object) -> TypeGuard[BoundsUsage]:
+    return callable(getattr(model, "most_usage", None))
+
+
+def _counts_tokens(model: object) -> TypeGuard[CountsTokens]:
+    return callable(getattr(model, "count_tokens", None))
+
+
 async def usage_bound(model: object, request: Request) -> UsageBound:
     """What this request may use at most, as the model knows it, or by its bytes."""
-    if isinstance(model, BoundsUsage):
+    if _bounds_usage(model):
         given = model.most_usage(request)
         return _bound_of(await given if isawaitable(given) else given)
     return _bound_without_price(model, await input_token_bound(model, request))
@@ -87,7 +96,7 @@ def _bound_of(usage: Usage) -> UsageBound:
 
 async def input_token_bound(model: object, request: Request) -> int:
     """How many tokens a request may have: as the model counts them, or as many as it has bytes."""
-    if not isinstance(model, CountsTokens):
+    if not _counts_tokens(model):
         return count_request_bytes(request)
     given = model.count_tokens(request)
     counted: object = await given if isawaitable(given) else given
@@ -104,15 +113,26 @@ def output_token_bound(model: object) -> int:
 
 def count_request_bytes(request: Request) -> int:
     """The bytes of everything that a model is sent, and a few more for each part."""
-    size = REQUEST_TOKENS + _bytes_of(request.system)
-    size += sum(_bytes_of(message.text) + PART_TOKENS for message in request.history)
-    for item in request.exchange:
-        size += _bytes_of(item.text) + PART_TOKENS
-        if isinstance(item, Asked):
-            size += sum(len(to_json(call.args)) + len(call.name) + PART_TOKENS for call in item.calls)
-            size += len(to_json(item.thinking)) if isinstance(item.thinking, Thinking) else 0
-    size += sum(len(to_json(spec)) + PART_TOKENS for spec in request.specs)
-    return size + (0 if request.output is None else len(to_json(request.output)))
+    # As JSON, whose names and quotes are more than what surrounds the parts: encoding is much faster than counting.
+    sent = len(to_json([request.system, request.exchange, request.specs, request.output]))
+    parts = len(request.exchange) + len(request.specs)
+    return REQUEST_TOKENS + sent + PART_TOKENS * parts + _history_bytes(request)
+
+
+_history_bytes_by_digest: OrderedDict[str, int] = OrderedDict()
+
+
+def _history_bytes(request: Request) -> int:
+    """The bytes of the history, which is the same in all calls of a turn."""
+    known = _history_bytes_by_digest.get(request.past) if request.past else None
+    if known is not None:
+        return known
+    size = len(to_json(request.history)) + PART_TOKENS * len(request.history)
+    if request.past:
+        _history_bytes_by_digest[request.past] = size
+        if len(_history_bytes_by_digest) > MAX_CACHED_HISTORIES:
+            _history_bytes_by_digest.popitem(last=False)
+    return size
 
 
 def count_text_bytes(texts: list[str]) -> int:

@@ -72,18 +72,35 @@ class RunLedgers:
 
     async def _ask_once(self, draft: Envelope, prefix: str = "") -> Objection | None:
         live, guards = self.live, self.live.ruleset.calls
-        stamped = stamp_draft(draft, live.state, at=max(self.clock.now(), live.state.updated_at), new_id=self.new_id)
+        at = max(self.clock.now(), live.state.updated_at)
+        stamped = stamp_draft(draft, live.state, at=at, new_id=str)  # which is not recorded, and needs no id
+        if await self._are_passed_over(guards.asks(live.fold, stamped)):
+            return None  # so that the guards of the channel are asked once, in the append
         allowed = guards.permit(live.fold, stamped)
         if not isinstance(allowed, Envelope):
             return None
         purpose = "retried" if draft.event_type == EV_CALL_RETRIED else "asked"
         for place, entry in enumerate(guards.asks(live.fold, allowed)):
-            if entry.ledger == RUN_LEDGER and self.run == live.state.channel_id:
+            if self._is_own(entry):
                 continue
             denial = await self.offer(entry, self._key(draft, f"{prefix}{purpose} {place}"))
             if denial is not None:
                 return denial if entry.otherwise is None else entry.otherwise(denial)
         return None
+
+    def _is_own(self, entry: LedgerEntry) -> bool:
+        """Whether it is for the log of this channel, whose own guards count it."""
+        return entry.ledger == RUN_LEDGER and self.run == self.live.state.channel_id
+
+    async def _are_passed_over(self, entries: Iterable[LedgerEntry]) -> bool:
+        """Whether the ledgers allow all of these, and record nothing of them."""
+        try:
+            for entry in entries:
+                if not self._is_own(entry) and not await self.ledgers.passes_over(entry, run=self.run):
+                    return False
+        except (OutcomeUnknown, StoreUnavailable):
+            return False  # what follows then is for `offer` to say
+        return True
 
     async def settle(self, recorded: Sequence[Envelope]) -> None:
         """Offer the outcomes among these envelopes to the ledgers."""
@@ -92,7 +109,7 @@ class RunLedgers:
             if outcome.event_type not in OUTCOME_TYPES:
                 continue
             for place, entry in enumerate(guards.settles(self.live.fold, outcome)):
-                if entry.ledger != RUN_LEDGER or self.run != self.live.state.channel_id:
+                if not self._is_own(entry):
                     await self._settle(entry, self._key(outcome, f"settled {place}"))
 
     def _key(self, about: Envelope, purpose: str) -> str:

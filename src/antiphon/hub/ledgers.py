@@ -37,10 +37,10 @@ class Ledgers:
         `run` is the channel in which the run began. `key` names the call and what is offered about it.
         """
         live = await self.find(entry.ledger, run)
-        offer_id = derived_id(live.state.channel_id, key, entry.event_type)
-        draft = replace(hub_draft(entry.event_type, entry.data), envelope_id=offer_id)
+        draft = hub_draft(entry.event_type, entry.data)
         if await self._is_passed_over(live, draft):
             return None
+        draft = replace(draft, envelope_id=derived_id(live.state.channel_id, key, entry.event_type))
         plan = _RecordOffer(draft, self._channels.deps.new_id)
         try:
             await live.submit(plan, draft=draft)
@@ -50,6 +50,10 @@ class Ledgers:
             return plan.denials[-1] if plan.denials else Deny(denied.reason, denied.detail)
         return None
 
+    async def passes_over(self, entry: LedgerEntry, *, run: str) -> bool:
+        """Whether an offer of this would be allowed, with nothing recorded of it."""
+        return await self._is_passed_over(await self.find(entry.ledger, run), hub_draft(entry.event_type, entry.data))
+
     async def _is_passed_over(self, live: LiveChannel, draft: Envelope) -> bool:
         """Whether the guards of the ledger allow this offer and record nothing of it."""
         deps = self._channels.deps
@@ -57,7 +61,7 @@ class Ledgers:
             live.log.in_doubt = True  # another hub has recorded something: it is read before the next decision
             return False
         at = max(deps.continuity.clock.now(), live.state.updated_at)
-        stamped = stamp_draft(draft, live.state, at=at, new_id=deps.new_id)
+        stamped = stamp_draft(draft, live.state, at=at, new_id=str)  # which is not recorded, and needs no id
         answered = live.ruleset.calls.answer(live.fold, stamped)
         return not isinstance(answered, Deny) and not answered
 
