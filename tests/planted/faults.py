@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import httpx2
 import pytest
 from msgspec.structs import replace
 
-from antiphon.core import state
+from antiphon.core import canonical, state
 from antiphon.core.envelope import Envelope
+from antiphon.core.event_data import Deny
 from antiphon.core.ruleset import Fold
-from antiphon.guards import gates
+from antiphon.guards import gates, loop_windows, loops
 from antiphon.guards.gate_checks import CheckFault, CheckResult
 from antiphon.hub import channel_log, live
 from antiphon.runtime import approvals, cedar_policy, gate_runs, subscriptions
@@ -197,3 +198,54 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state.State, "task_depth", 0)
+
+
+# Loops
+
+
+@fault(
+    "key_order_sensitive_hash",
+    found_by="tests/core/test_canonical.py::test_calls_that_are_the_same",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def unsorted(members: Mapping[str, str]) -> str:
+        return f"{{{','.join(f'{canonical.canonical_json(name)}:{text}' for name, text in members.items())}}}"
+
+    patch.setattr(canonical, "_join_members", unsorted)
+
+
+@fault("one_is_not_one_point_zero", found_by="tests/core/test_canonical.py::test_calls_that_are_the_same")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(canonical, "_write_number", repr)
+
+
+@fault(
+    "window_over_all_agents",
+    found_by="tests/guards/test_loops.py::test_a_window_over_all_agents_would_let_interleaving_hide_a_loop",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    for module in (loops, loop_windows):
+        patch.setattr(module, "agent_of_call", lambda data: "all")
+
+
+@fault("all_calls_stripped", found_by="tests/guards/test_loops.py::test_innocent_calls_of_the_message_are_made")
+def _(patch: pytest.MonkeyPatch) -> None:
+    stopped = loops.LoopDetector.permit
+
+    def strict(
+        self: loops.LoopDetector, memory: loop_windows.LoopMemory, channel: state.State, draft: Envelope
+    ) -> object:
+        window = memory.window_of(loop_windows.agent_of_call(draft.event_data))
+        if window.unread and draft.event_data.get("same"):
+            return Deny("loop")
+        return stopped(self, memory, channel, draft)
+
+    patch.setattr(loops.LoopDetector, "permit", strict)
+
+
+@fault(
+    "crash_retry_counts_twice",
+    found_by="tests/guards/test_loops.py::test_a_call_that_starts_again_after_a_crash_counts_once",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loop_windows.AgentWindow, "has_started", lambda self, turn, index: False)
