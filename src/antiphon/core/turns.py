@@ -236,11 +236,11 @@ class RecordedCalls:
     def __init__(self) -> None:
         self._journal: Journal = {}
         self.resumed = False
-        """Whether an earlier attempt at the turn has recorded calls."""
+        """Whether an attempt at the turn by another process has recorded calls."""
 
-    def load(self, journal: Journal) -> None:
-        """Take over what earlier attempts have recorded."""
-        self._journal, self.resumed = journal, bool(journal)
+    def load(self, journal: Journal, *, elsewhere: bool) -> None:
+        """Take over what earlier attempts have recorded; `elsewhere` if another process has made any of them."""
+        self._journal, self.resumed = journal, elsewhere and bool(journal)
 
     def add(self, recorded: Iterable[Envelope], turn_id: str) -> None:
         """Take over what this attempt has recorded."""

@@ -32,6 +32,7 @@ from antiphon.core.execution_events import (
     EV_CALL_FAILED,
     EV_CALL_RETRIED,
     EV_CALL_STARTED,
+    EV_TURN_CLAIMED,
     ApprovalRequested,
     CallConflicted,
     CallFailed,
@@ -115,7 +116,8 @@ class TurnJournal:
     async def load(self) -> None:
         """Read what earlier attempts at the turn have recorded."""
         entries = await read_entries(self.run.live, self.run.turn)
-        self.calls.load(journal_of(entries, self.turn_id))
+        owners = {each.get("owner") for each in _hub_data(entries, EV_TURN_CLAIMED, self.turn_id)}
+        self.calls.load(journal_of(entries, self.turn_id), elsewhere=bool(owners - {self.run.attempt.owner}))
         self._warned = warnings_in(entries, self.turn_id)
         started = _hub_data(entries, EV_TASK_STARTED, self.turn_id)
         self.given_tasks = {str(each.get("task")) for each in started}

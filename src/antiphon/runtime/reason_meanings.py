@@ -73,7 +73,9 @@ MEANINGS: dict[str, ReasonMeaning] = {
     "max_steps": ReasonMeaning("the limit of steps in one turn was reached"),
     "max_tokens": ReasonMeaning("the model reached its limit of tokens"),
     # Why a channel ends or pauses
-    "max_turns": ReasonMeaning("the graph allows no more turns", "raise max_turns of the graph in the next channel"),
+    "max_turns": ReasonMeaning(
+        "the limit of turns is reached", "raise max_turns of the graph, or TurnLimit(most=…), in the next channel"
+    ),
     "expectation_violated": ReasonMeaning("something that was expected did not happen in time"),
     "invite_rejected": ReasonMeaning("a participant declined the invitation"),
     "expired": ReasonMeaning("the time to live of the channel was over", "open the next one with a longer ttl"),
