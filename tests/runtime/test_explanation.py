@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -31,7 +32,8 @@ from antiphon.core.envelope import Envelope
 from antiphon.runtime.explanation import Explanation, ExplanationSources, explain
 from antiphon.testing import ManualClock
 from tests.runtime.test_call_guards import Desk, TestGuard
-from tests.support.waiting import soon, wait_until
+from tests.support.trips import TripWorld
+from tests.support.waiting import let_others_run, soon, wait_until
 
 GRAPH = TransitionGraph(
     "ann",
@@ -165,9 +167,10 @@ async def test_what_waits_for_a_person_comes_with_the_commands_to_decide(hub: Hu
     )  # fmt: skip
     found = await explained(hub, held["ann"].channel_id, approvals=[approval], store="team.db")
     assert found.waits[0] == "ben waits until a person decides about the call refund(cents=5) (it is risky)"
-    assert [action.command for action in found.actions[:2]] == [
+    assert [action.command for action in found.actions[:3]] == [
         "antiphon approvals approve c.11.ben.1.2 team.db --as NAME",
         "antiphon approvals reject c.11.ben.1.2 team.db --as NAME",
+        "antiphon approvals respond c.11.ben.1.2 team.db --as NAME --text TEXT",
     ]
 
 
@@ -190,6 +193,25 @@ async def test_a_person_who_has_a_conversation(hub: Hub) -> None:
     assert any(what == "gives the turn to desk: rule 0 matched (intent is help → to desk)" for _, what in told(found))
     await (await dana.channel(room.channel_id)).release()
     assert (await explained(hub, room.channel_id)).waits == ["nothing: any participant may speak"]
+
+
+async def test_what_was_undone_stands_behind_the_end_of_the_channel(hub: Hub) -> None:
+    world, ann = TripWorld(), await hub.register("ann", kind="human")
+    await hub.register(world.agent(*world.booking(["flight"])))
+    channel = await ann.open(target="bob", say="Book")
+    await wait_until(lambda: channel.state.turn_count == 2)
+    world.slow["flight"] = asyncio.Event()
+    await channel.abort("too dear")
+    await wait_until(lambda: world.calls["flight"] == 1)
+    owed = await explained(hub, channel.channel_id)
+    assert owed.because == ["ann closed the channel: aborted:too dear (a person or code ended the run in failure)."]
+    assert owed.waits == ["calls of this channel are being undone; a hub with the tools of its agents does it"]
+    world.slow["flight"].set()
+    async with asyncio.timeout(30):
+        while (done := await explained(hub, channel.channel_id)).waits == owed.waits:
+            await let_others_run(1)
+    assert done.waits == ["nothing: the channel is closed"]
+    assert done.steps[-1].what.startswith("has finished compensating: 1 undone")
 
 
 async def test_refusals_are_listed_beside_the_chain(hub: Hub) -> None:

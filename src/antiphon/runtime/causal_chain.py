@@ -165,6 +165,10 @@ class CausalLog:
         decisive = (envelope for envelope in reversed(self.log) if _is_decisive(envelope))
         return next(decisive, self.log[-1] if self.log else None)
 
+    def undone_after(self, end: Envelope) -> list[Envelope]:
+        """What is recorded after the end of the channel about undoing its calls."""
+        return [each for each in self.log[end.sequence :] if each.event_type.startswith(SAGA_PREFIX)]
+
     def waiting_since(self, turns: Sequence[str]) -> Envelope | None:
         """The last envelope because of which one of these turns waits for a person."""
         waits = (EV_APPROVAL_REQUESTED, EV_CALL_DOUBTED, EV_TURN_SUSPENDED)
@@ -198,7 +202,7 @@ def turn_named_in(envelope: Envelope) -> str:
 def _is_decisive(envelope: Envelope) -> bool:
     if envelope.event_type in JOURNAL_TYPES:
         return is_turn_detail(envelope)
-    return envelope.event_type not in QUIET_TYPES
+    return envelope.event_type not in QUIET_TYPES and not envelope.event_type.startswith(SAGA_PREFIX)
 
 
 def _assignment_sequence(turn: str) -> int:

@@ -90,6 +90,8 @@ def explain(sources: ExplanationSources, at: int | None = None) -> Explanation:
     subject = _subject(causal, sources, at)
     reasons = DecisionReasons(causal, state)
     trail = causal.trail(subject)
+    if at is None and state.ended:
+        trail += causal.undone_after(subject)
     task = state.knobs.get(TASK_KNOB)
     waits = pending_waits(causal.log, state, sources.approvals)
     if sources.damage:
@@ -146,7 +148,8 @@ def _outcome_text(causal: CausalLog, envelope: Envelope, outcome: CallFailed | C
         return f"gets no result of {name}, which failed: {error}"
     by = f"the guard {outcome.guard} " if outcome.guard else ""
     ending = "; the turn ends with it" if outcome.final else ""
-    return f"{by}denies {name}: {explain_reason(outcome.denied)}; the agent reads: {outcome.error}{ending}"
+    read = outcome.error.rstrip(".")
+    return f"{by}denies {name}: {explain_reason(outcome.denied)}; the agent reads: {read}{ending}"
 
 
 def _refusal_step(record: Envelope) -> ExplainedStep:

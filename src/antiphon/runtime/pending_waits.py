@@ -18,12 +18,26 @@ from antiphon.core.event_data import event_of
 from antiphon.core.events import ChannelClosed, FailedTurn, Packet
 from antiphon.core.execution_events import CallFailed
 from antiphon.core.protection_events import BreakerChanged
+from antiphon.core.saga_events import SagaFinished, SagaOwed
 from antiphon.core.state import TASK_KNOB, State, Turn
 from antiphon.runtime.conversation_text import holder_name
 from antiphon.runtime.event_wording import format_arguments
 from antiphon.runtime.reason_meanings import meaning_of
 
 NOTHING_TO_WAIT_FOR = "nothing: any participant may speak"
+START_COMMAND = "antiphon serve FILE --store STORE"
+MODEL = "model"
+"""What the tool of an approval is called if a model is to be asked."""
+DECISIONS = {
+    "approve": ("approve it", "approve", ""),
+    "edit": ("let it leave with other arguments", "edit", " --args JSON"),
+    "reject": ("reject it", "reject", ""),
+    "respond": ("give its result instead", "respond", " --text TEXT"),
+    "retry": ("have it tried again", "approve", ""),
+    "skip": ("leave it as it is", "reject", ""),
+    "done": ("say that it is undone already", "respond", " --text TEXT"),
+}
+"""By the option of an approval: what it does, in words, the command for it, and what the command needs."""
 
 
 class PossibleAction(msgspec.Struct, frozen=True):
@@ -43,7 +57,8 @@ class PendingWait(msgspec.Struct, frozen=True):
 def pending_waits(log: Sequence[Envelope], state: State, approvals: Sequence[Approval]) -> list[PendingWait]:
     """What waits in a channel now."""
     if state.ended:
-        return [PendingWait(f"nothing: the channel is {state.status}", _after_end(state))]
+        undone = [*map(_approval_wait, approvals), *_owed_compensations(log, approvals)]
+        return undone or [PendingWait(f"nothing: the channel is {state.status}", _after_end(state))]
     if state.status == "invited":
         return [PendingWait(f"the channel waits until {name} accepts the invitation") for name in state.awaiting]
     found = [_approval_wait(approval) for approval in approvals]
@@ -78,15 +93,33 @@ def possible_actions(
 
 def _approval_wait(approval: Approval) -> PendingWait:
     why = f" ({approval.why})" if approval.why else ""
-    call = f"the call {approval.tool}({format_arguments(approval.args)})" if approval.tool else "its turn"
+    who = f" ({', '.join(approval.approvers)})" if approval.approvers else ""
     until = f", until {approval.decide_by}" if approval.decide_by else ""
-    told = f"{approval.agent} waits until a person decides about {call}{why}{until}"
-    command = f"antiphon approvals {{}} {approval.approval_id} STORE --as NAME"
-    first, *others = approval.options
-    actions = [PossibleAction(f"{first} it, as a person", command.format(first))]
-    if others:
-        actions.append(PossibleAction(f"or {', '.join(others)} it", command.format(others[0])))
+    told = (
+        f"{approval.agent or 'the run'} waits until a person{who} decides about {_decided_call(approval)}{why}{until}"
+    )
+    command = f"antiphon approvals {{}} {approval.approval_id} STORE --as NAME{{}}"
+    found = (DECISIONS[option] for option in approval.options if option in DECISIONS)
+    actions = (PossibleAction(f"{words}, as a person", command.format(name, extra)) for words, name, extra in found)
     return PendingWait(told, tuple(actions))
+
+
+def _decided_call(approval: Approval) -> str:
+    """What the decision is about."""
+    if not approval.tool:
+        return "its turn"
+    if approval.tool == MODEL:
+        return "a call of its model"
+    return f"the call {approval.tool}({format_arguments(approval.args)})"
+
+
+def _owed_compensations(log: Sequence[Envelope], approvals: Sequence[Approval]) -> Iterator[PendingWait]:
+    """The compensations that are left, if no person has to decide before."""
+    events = [event for event in map(event_of, log) if isinstance(event, SagaOwed | SagaFinished)]
+    if approvals or not events or not isinstance(events[-1], SagaOwed):
+        return
+    start = PossibleAction("start a program that registers the agents of this channel", START_COMMAND)
+    yield PendingWait("calls of this channel are being undone; a hub with the tools of its agents does it", (start,))
 
 
 def _turn_wait(state: State, turn: Turn) -> PendingWait:

@@ -87,6 +87,8 @@ MEANINGS: dict[str, ReasonMeaning] = {
         "agents have spoken that often in a row, and no person or code in between",
         "say something as a person or from code: the conversation then goes on",
     ),
+    "aborted": ReasonMeaning("a person or code ended the run in failure"),
+    "deadlock": ReasonMeaning("the participants made no progress together", "change what they are told, or the rules"),
     "answered": ReasonMeaning("the question was answered, which ends a consultation"),
     "erased": ReasonMeaning("its content was erased"),
     # Drafts that were refused
