@@ -6,6 +6,7 @@ Rule 3: tasks come last, in the order in which they were started, not ended; the
         its origin.
 Rule 4: the deliveries of replies come by their transport, in the order of the replies, without their attempts. When one
         is recorded depends on the other side of the transport.
+Rule 5: the calls of a saga are numbered; who runs the saga, and where its calls stand, is left out.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from antiphon.core.execution_events import (
     EV_TURN_DELAYED,
     EV_TURN_RELEASED,
 )
-from antiphon.core.protection_events import EV_RUN_CHARGED, EV_RUN_SETTLED
+from antiphon.core.protection_events import EV_ONCE_REGISTERED, EV_RUN_CHARGED, EV_RUN_SETTLED
+from antiphon.core.saga_events import EV_SAGA_CLAIMED, EV_SAGA_COMPENSATION, EV_SAGA_EXECUTED, EV_SAGA_REGISTERED
 
 TIME_FIELDS = frozenset({"mark", "delta_ms", "until", "decide_by"})
 """Data that is only a time."""
@@ -56,6 +58,7 @@ ATTEMPT_EVENT_TYPES = frozenset(
         EV_DEADLINE_EXTENDED,
         EV_TASK_WAITING,
         EV_TASK_CONTINUED,
+        EV_SAGA_CLAIMED,
     }
 )
 LEDGER_EVENT_TYPES = frozenset({EV_RUN_CHARGED, EV_RUN_SETTLED})
@@ -83,6 +86,13 @@ TURN_DATA_FIELD = "turn"
 TASK_DATA_FIELD = "task"
 KEY_DATA_FIELD = "key"
 """Derived from ids."""
+STEP_EVENT_TYPES = frozenset({EV_SAGA_REGISTERED, EV_SAGA_EXECUTED, EV_SAGA_COMPENSATION})
+STEP_DATA_FIELD = "step"
+STEP_PLACE_FIELDS = frozenset({"args_ref", "sequence"})
+"""Where the call of a step stands."""
+ONCE_PLACE_FIELDS = frozenset({"channel", KEY_DATA_FIELD})
+FIRST_DATA_FIELD = "first"
+"""Where the call stands whose result this is."""
 TASK_ORIGIN_FIELDS = frozenset({"parent", "root", TURN_DATA_FIELD})
 """The origin of a task."""
 
@@ -106,6 +116,8 @@ class _CanonicalLog:
         self._calls: dict[str, dict[object, dict[str, Json]]] = {}
         self._deliveries: dict[str, list[list[object]]] = {}
         """What is recorded of the replies of each transport."""
+        self._steps: dict[str, int] = {}
+        """The calls that can be undone, numbered in the order in which they were registered."""
         self._lines: list[list[object]] = []
 
     def of(self, log: Iterable[Envelope]) -> list[object]:
@@ -152,6 +164,13 @@ class _CanonicalLog:
         """Put the place of an envelope where the data names it."""
         if event_type == EV_TURN_ASSIGNED and SHOWN_DATA_FIELD in data:
             data[SHOWN_DATA_FIELD] = self._sequences.get(_number(data[SHOWN_DATA_FIELD]), 0)
+        elif event_type in STEP_EVENT_TYPES:
+            data[STEP_DATA_FIELD] = self._steps.setdefault(str(data[STEP_DATA_FIELD]), len(self._steps) + 1)
+            for field in STEP_PLACE_FIELDS:
+                data.pop(field, None)
+        elif event_type == EV_ONCE_REGISTERED:
+            for field in ONCE_PLACE_FIELDS:
+                data.pop(field, None)
         elif event_type == EV_CONVERSATION_UNROUTED:
             data["message"] = self._places.get(str(data.get("message")), 0)
 
