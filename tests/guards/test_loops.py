@@ -511,7 +511,8 @@ def test_words_that_go_with_a_handoff_are_no_loop() -> None:
         memory = guard.evolve(memory, packet("boss", "Over to you, please.", target="bob"))
         memory = guard.evolve(memory, packet("bob", f"Part {number} is done."))
     assert [len(window.texts) for window in memory.windows.values()] == [5]
-    memory = reduce(guard.evolve, [packet("boss", "Over to you, please.")] * 3, memory)
+    refused = packet("boss", "Over to you, please.", target="bob", rejected="hop_limit:5")
+    memory = reduce(guard.evolve, [packet("boss", "Over to you, please."), refused, refused], memory)
     assert [text.key for text in memory.windows["boss"].texts] == [memory.windows["boss"].texts[0].key] * 3
 
 

@@ -13,12 +13,14 @@ from antiphon import (
     AgentTarget,
     Channel,
     FromSpeaker,
+    Handoff,
     Hub,
     Limits,
     LoopDetector,
     Poll,
     Reply,
     ScriptedModel,
+    TerminateTarget,
     Tier,
     Transition,
     TransitionGraph,
@@ -209,8 +211,9 @@ async def test_what_calls_are_compared_by_is_recorded_where_guards_are_asked_alo
     assert [each.keys() & {"same", "poll_max", "poll_seconds"} for each in started] == [set()] * 3
 
 
-async def test_in_the_regulated_tier_a_person_decides(desk: Desk) -> None:
-    model = ScriptedModel([*[look()] * 4, says("never asked")])
+@pytest.mark.parametrize(("decision", "called"), [("approve", ["x", "x", "x"]), ("reject", ["x", "x"])])
+async def test_in_the_regulated_tier_a_person_decides(desk: Desk, decision: str, called: list[str]) -> None:
+    model = ScriptedModel([*[look()] * 4, says("That is all I found.")])
     await desk.hub.register(Agent("bob", model=model, tools=[desk.search()]))
     ann = await desk.hub.register("ann", kind="human")
     channel = await ann.open(target="bob", knobs={"tier": "regulated"})
@@ -219,6 +222,13 @@ async def test_in_the_regulated_tier_a_person_decides(desk: Desk) -> None:
     [request] = await desk.log_of(channel.channel_id, EV_APPROVAL_REQUESTED)
     assert (request["name"], request["guard"], desk.called) == ("search", "loop", ["x", "x"])
     assert await desk.actions(channel.channel_id) == ["correct", "escalate"]
+    dana = await desk.hub.register("dana", kind="human")
+    [waiting] = await desk.hub.approvals()
+    assert waiting.why.startswith("bob repeats itself, also after it was told")
+    await dana.decide(waiting.approval_id, decision)
+    await wait_until(lambda: channel.state.last_speaker_id == "bob")
+    assert desk.called == called
+    assert (await desk.hub.log(channel.channel_id))[-1].event_data["text"] == "That is all I found."
 
 
 async def test_a_crash_between_the_second_and_the_third_call_does_not_hide_the_loop(tmp_path: Path) -> None:
@@ -302,6 +312,46 @@ async def run_review(desk: Desk, coder: ScriptedModel) -> Channel:
     channel = await ann.open(type="workflow", target=["coder", "reviewer"], knobs=knobs)
     await channel.send("Write the patch.")
     return channel
+
+
+async def test_an_orchestrator_may_hand_over_with_the_same_words(desk: Desk) -> None:
+    @tool
+    async def assign(worker: str) -> Handoff:
+        desk.called.append(worker)
+        return Handoff(worker)
+
+    over = calls("assign", {"worker": "worker"}, text="Please continue with the plan.")
+    boss = Agent("boss", model=ScriptedModel([*[over] * 5, says("All parts are done.")]), tools=[assign])
+    worker = Agent("worker", model=repeats(*[f"Part {number} is done." for number in range(5)]))
+    ann = await desk.hub.register("ann")
+    await desk.hub.register(boss)
+    await desk.hub.register(worker)
+    turns = [Transition(FromSpeaker("worker"), AgentTarget("boss"))]
+    graph = TransitionGraph("boss", turns, TerminateTarget("done"))
+    knobs = {"graph": graph.to_dict(), "tier": "batch"}
+    channel = await ann.open(type="workflow", target=["boss", "worker"], knobs=knobs)
+    assert await soon(channel.closed()) == "done"
+    assert (len(desk.called), await desk.actions(channel.channel_id)) == (5, [])
+
+
+async def test_members_of_a_team_are_told_apart(desk: Desk) -> None:
+    @tool(name="read")
+    async def read(page: int) -> str:
+        desk.called.append(str(page))
+        return "nothing"
+
+    page = calls("read", {"page": 1})
+    legal = Agent("legal", model=ScriptedModel([page, page, says("I have read it twice.")]), tools=[read])
+    lead = Agent(
+        "lead",
+        model=ScriptedModel([page, page, calls("transfer_to_legal", {"reason": "to read it"})]),
+        tools=[read],
+        agents=[legal],
+        guards=["loop"],
+    )
+    reply = await soon(lead.invoke("Read page 1", hub=desk.hub))
+    assert (reply.text, desk.called) == ("I have read it twice.", ["1"] * 4)
+    assert await desk.actions(reply.channel_id) == []
 
 
 async def test_reviews_that_make_progress_are_never_cut(desk: Desk) -> None:

@@ -258,12 +258,17 @@ def counted_text(envelope: Envelope) -> str | None:
         text = data.get("text")
     else:
         routing = data.get("routing")
-        moves = isinstance(routing, dict) and (routing.get("target") or routing.get("finish") is not None)
+        moves = isinstance(routing, dict) and not routing.get("rejected") and _is_moving(routing)
         text = None if moves else data.get("body")
     if not isinstance(text, str):
         return None
     normalized = normalized_text(text)
     return normalized if len(normalized) >= MIN_TEXT_CHARS else None
+
+
+def _is_moving(routing: Json) -> bool:
+    """Whether a packet hands over, or ends the work."""
+    return bool(routing.get("target")) or routing.get("finish") is not None
 
 
 def after_decision(memory: LoopMemory) -> LoopMemory:
