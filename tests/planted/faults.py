@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.core import canonical, state
-from antiphon.core.envelope import Envelope
+from antiphon.core.envelope import Envelope, Json
 from antiphon.core.event_data import Deny
 from antiphon.core.ruleset import Fold
-from antiphon.guards import gates, loop_windows, loops
+from antiphon.guards import breaker, breaker_ledger, breaker_machine, gates, loop_windows, loops
 from antiphon.guards.gate_checks import CheckFault, CheckResult
-from antiphon.hub import channel_log, live
+from antiphon.hub import channel_log, ledgers, live
 from antiphon.runtime import approvals, cedar_policy, gate_runs, subscriptions
 from antiphon.store import sqlite_commits
 from antiphon.store.records import genesis_hash
@@ -249,3 +249,56 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop_windows.AgentWindow, "has_started", lambda self, turn, index: False)
+
+
+# Circuit breakers and retries
+
+
+@fault(
+    "probe_without_lease",
+    found_by="tests/guards/test_breaker_shared.py::test_of_a_hundred_calls_in_two_hubs_one_tries",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    refuses = breaker_machine.refuses
+
+    def lenient(found: breaker_machine.Breaker, call: breaker_machine.Called, at: str) -> bool:
+        return found.status != "half_open" and refuses(found, call, at)
+
+    for module in (breaker_machine, breaker_ledger, breaker):
+        patch.setattr(module, "refuses", lenient)
+
+
+@fault(
+    "late_success_closes_newer_epoch",
+    found_by="tests/guards/test_breaker_shared.py::test_a_late_success_of_one_epoch_does_not_close_the_next",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    for module in (breaker_machine, breaker_ledger):
+        patch.setattr(module, "concerns", lambda found, ended: found.status in ("closed", "half_open"))
+
+
+@fault(
+    "one_counter_for_all_classes",
+    found_by="tests/guards/test_breaker_machine.py::"
+    "test_an_answer_without_the_wanted_form_is_no_transport_error_and_hides_none",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    counted = breaker_machine._count_outcome
+
+    def by_status(found: breaker_machine.Breaker, failure: str, at: str) -> breaker_machine.Breaker:
+        return counted(found, failure if failure == "transport" else "", at)  # an answer that came is a success
+
+    patch.setattr(breaker_machine, "_count_outcome", by_status)
+
+
+@fault(
+    "bucket_refilled_on_restart",
+    found_by="tests/guards/test_retry_budget.py::test_a_restart_continues_from_the_balance",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    made = ledgers.SystemChannel
+
+    def of_this_process(channel_id: str, channels: live.Channels, knobs: Json | None = None) -> ledgers.SystemChannel:
+        return made(f"{channel_id}-{id(channels)}", channels, knobs)
+
+    patch.setattr(ledgers, "SystemChannel", of_this_process)
