@@ -94,6 +94,6 @@ async def _why_approval(journal: TurnJournal, ready: PreparedCall) -> str | None
 
 
 def _unknown(tool: Tool, name: str, error: str) -> str:
-    """Why a person is asked if the function has not said that none need be."""
-    logger.warning("%s failed, so a person is asked: %s", name, error)
-    return redact_text(f"whether {tool.name} needs approval is not known: {error}")
+    """Why a person is asked if the function has not said that none need be. The error is for the log of the program."""
+    logger.warning("%s failed, so a person is asked: %s", name, redact_text(error))
+    return f"whether {tool.name} needs approval could not be found out"

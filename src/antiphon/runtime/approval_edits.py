@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import msgspec
+
 from antiphon.agents.team import parse_member_path
 from antiphon.agents.tool import BadArguments, Tool, bind_arguments
 from antiphon.core.approval_rules import Approval
@@ -34,7 +36,8 @@ async def check_edited_arguments(core: HubCore, approval: Approval, args: Json) 
         try:
             bind_arguments(tool, args)
         except BadArguments as error:
-            raise UsageError(str(error)) from error
+            said_by_us = error.__cause__ is None or isinstance(error.__cause__, msgspec.ValidationError)
+            raise UsageError(str(error)) from None if said_by_us else error
     if tool is None or tool.arguments is None:
         fault = _schema_fault(approval.parameters, args)
         if fault:

@@ -245,5 +245,17 @@ async def find_waiting_item(core: HubCore, approval_id: object) -> WaitingItem:
     return WaitingItem(str(approval_id), live, turn_id, int(number), index)
 
 
+async def recorded_request(waiting: WaitingItem) -> ApprovalRequested | None:
+    """The request about a call that has not left, decided or not; None if no person was asked about it."""
+    if not waiting.asked:
+        return None
+    sequence = int(waiting.turn_id.partition("/")[0])
+    async for envelope in all_envelopes(waiting.live.read, sequence):
+        event = event_of(envelope) if envelope.sender_id == HUB else None
+        if isinstance(event, ApprovalRequested) and (event.turn, event.index) == (waiting.turn_id, waiting.index):
+            return event
+    return None
+
+
 def _is_decimal(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 12

@@ -28,7 +28,7 @@ async def check_approver(core: HubCore, live: LiveChannel, turn: Turn, *, approv
     """`Denied` if this person may not decide about the calls of this turn."""
     state = live.state
     regulated = state.knobs.get("tier") == REGULATED
-    if approvers and {by, *(core.directory.find(by).roles or ())}.isdisjoint(approvers):
+    if approvers and not is_named_approver(core, approvers, name=by):
         who = ", ".join(approvers)
         raise Denied("not_an_approver", state.channel_id, f"{by!r} may not decide this; those may: {who}")
     if not regulated and (approvers or approval_rules(state.knobs).self_approval):
@@ -37,6 +37,11 @@ async def check_approver(core: HubCore, live: LiveChannel, turn: Turn, *, approv
     if by in people:
         why = "it was asked for by that person" + (", or in a run that was started by that person" if regulated else "")
         raise Denied("not_an_approver", state.channel_id, f"{by!r} may not decide this: {why}; another person may")
+
+
+def is_named_approver(core: HubCore, approvers: Sequence[str], *, name: str) -> bool:
+    """Whether this participant, or a role of it, is among the approvers that a request names."""
+    return not {name, *core.directory.roles_of(name)}.isdisjoint(approvers)
 
 
 async def _people_behind(core: HubCore, live: LiveChannel, turn: Turn, *, started: bool) -> set[str]:

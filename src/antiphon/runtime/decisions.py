@@ -13,21 +13,20 @@ import msgspec
 
 from antiphon.core.approval_rules import Approval, call_digest, decision_id_of
 from antiphon.core.codec import Malformed, check_json, copy_json
-from antiphon.core.envelope import HUB, Envelope, Json
+from antiphon.core.envelope import Envelope, Json
 from antiphon.core.errors import Denied, UnknownApproval, UsageError
 from antiphon.core.event_data import Deny, check_draft, event_of
-from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, ApprovalExpired, ApprovalRequested
+from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, ApprovalExpired
 from antiphon.core.step import owed_turn
 from antiphon.core.text import describe
 from antiphon.runtime.approval_edits import check_edited_arguments
-from antiphon.runtime.approvals import TOOL_DECISIONS, approvals_in, find_waiting_item
+from antiphon.runtime.approvals import TOOL_DECISIONS, approvals_in, find_waiting_item, recorded_request
 from antiphon.runtime.approvers import HUMAN_KIND, check_approver
 from antiphon.runtime.arguments import check_text_argument
 from antiphon.runtime.core import HubCore
 from antiphon.runtime.hook_calls import spoken_text
 from antiphon.runtime.saga_approvals import decide_compensation, is_compensation_id
 from antiphon.runtime.turn_control import APPROVAL_DECISIONS, RecordDecision, WaitingItem, answer_for_agent
-from antiphon.store.paging import all_envelopes
 
 
 class PersonDecision(msgspec.Struct, frozen=True):
@@ -146,20 +145,10 @@ async def _decision_refusal(core: HubCore, waiting: WaitingItem) -> Denied | Unk
             return Denied("decided", channel_id, f"{first.by!r} decided before: {first.decision}{why}")
         case ApprovalExpired():
             return Denied("decided", channel_id, "it expired before: no person had decided in time")
-        case _ if waiting.asked and await _was_asked(waiting):
+        case _ if await recorded_request(waiting) is not None:
             return Denied("cancelled", channel_id, f"turn {waiting.turn_id} has ended, and the call with it")
         case _:
             return UnknownApproval(waiting.approval_id)
-
-
-async def _was_asked(waiting: WaitingItem) -> bool:
-    """Whether a person was asked about this call."""
-    sequence = int(waiting.turn_id.partition("/")[0])
-    async for envelope in all_envelopes(waiting.live.read, sequence):
-        event = event_of(envelope) if envelope.sender_id == HUB else None
-        if isinstance(event, ApprovalRequested) and (event.turn, event.index) == (waiting.turn_id, waiting.index):
-            return True
-    return False
 
 
 def _check_decision(choice: PersonDecision) -> None:

@@ -91,7 +91,7 @@ async def invoke(ctx: RequestContext) -> Answer:
     channel = await _question_channel(ctx, agent, question)
     reply = await answer_of(channel, agent, question.text, message_id=question.message_id)
     output: object = msgspec.to_builtins(reply.output, enc_hook=encode_hook)
-    return Answer(reply.text, reply.agent, reply.stopped, reply.usage, reply.channel_id, output)
+    return Answer(reply.text, reply.agent, reply.stopped, reply.usage, reply.channel_id, output, list(reply.approvals))
 
 
 async def stream_invoke(ctx: RequestContext) -> EventStream:

@@ -12,9 +12,8 @@ Rule 7: an entry is used once, so that two continuations of the same words never
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Annotated, Literal, NamedTuple
 
@@ -23,18 +22,16 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from antiphon.agents.call_results import Usage
-from antiphon.core.codec import to_json
 from antiphon.runtime.turn_events import (
+    APPROVAL,
     AgentEvent,
     AIMessageEvent,
+    ApprovalEvent,
     FinalStateEvent,
-    NumberedEvent,
     TokenEvent,
     ToolResponseEvent,
     ToolUsageEvent,
 )
-from antiphon.server.event_streams import public_event
-from antiphon.server.problems import CHAT_PATH, error_response
 
 AnyJson = object
 """Any JSON."""
@@ -261,7 +258,6 @@ class ChatMemory:
 
 
 PART_GAP = "\n\n"
-DONE_FRAME = b"data: [DONE]\n\n"
 
 
 class SentText:
@@ -331,8 +327,11 @@ class ChunkWriter:
     def of(self, sequence: int, event: AgentEvent) -> Iterator[ChatChunk]:
         """The chunks of an event."""
         speech = self._speech
-        yield from self._handoff(event.agent)
+        if not isinstance(event, ApprovalEvent):  # it may be of a task, which is no handoff
+            yield from self._handoff(event.agent)
         match event:
+            case ApprovalEvent():
+                yield from self._told({"approval": event})
             case TokenEvent(text=text):
                 yield from self._said(speech.piece(text))
             case ToolUsageEvent():
@@ -346,6 +345,7 @@ class ChunkWriter:
                 yield from self._finished(event, sequence)
 
     def _finished(self, final: FinalStateEvent, sequence: int) -> Iterator[ChatChunk]:
+        yield from self._said(self._speech.whole(waiting_text(final)))
         note = self._ended(final, sequence, self._speech.said)
         moved = note.conversation
         if moved and moved.handoffs and moved.handoffs[-1].to == moved.person:
@@ -375,25 +375,12 @@ class ChunkWriter:
 
 def finish_reason_of(note: ChatNote) -> ChatFinish:
     """`length` if a limit stopped the turn."""
-    return "stop" if note.stopped is None else "length"
+    return "stop" if note.stopped in (None, APPROVAL) else "length"
 
 
-async def chat_frames(
-    events: AsyncGenerator[NumberedEvent, None], writer: ChunkWriter, *, closing: asyncio.Event
-) -> AsyncGenerator[bytes, None]:
-    """The answer as frames. An error on the way is the last frame."""
-    try:
-        yield _chunk_frame(writer.begin())
-        async for sequence, event in events:
-            for chunk in () if event is None else writer.of(sequence, public_event(event)):
-                yield _chunk_frame(chunk)
-    except Exception as error:
-        yield b"data: " + bytes(error_response(error, path=CHAT_PATH, closing=closing.is_set()).body) + b"\n\n"
-    else:
-        yield DONE_FRAME
-    finally:
-        await events.aclose()
-
-
-def _chunk_frame(chunk: ChatChunk) -> bytes:
-    return b"data: " + to_json(chunk) + b"\n\n"
+def waiting_text(final: FinalStateEvent) -> str:
+    """What the assistant says while calls wait for approval: which; "" if none do."""
+    if final.stopped != APPROVAL:
+        return ""
+    tools = ", ".join(approval.tool for approval in final.approvals)
+    return f"Waiting for a person's approval: {tools}. Ask again when it is decided."

@@ -26,7 +26,7 @@ from antiphon.hub.system_channels import REGISTRY_CHANNEL
 from antiphon.runtime.agent import ASSISTANT_ROLE, ImportedHistory
 from antiphon.runtime.channel import Channel
 from antiphon.runtime.conversation_turns import send_and_follow_message
-from antiphon.runtime.turn_events import FinalStateEvent, NumberedEvent
+from antiphon.runtime.turn_events import APPROVAL, FinalStateEvent, NumberedEvent
 from antiphon.server.agent_routes import make_stream
 from antiphon.server.app import RequestContext
 from antiphon.server.chat_models import ChatModel, FollowedAnswer, model_names, require_model
@@ -42,10 +42,11 @@ from antiphon.server.chat_protocol import (
     ChunkWriter,
     ModelList,
     ModelRow,
-    chat_frames,
     chat_usage_of,
     finish_reason_of,
+    waiting_text,
 )
+from antiphon.server.chat_streams import chat_frames
 from antiphon.server.event_streams import EventStream, check_stream_slot
 from antiphon.server.problems import RequestRefused
 from antiphon.server.schemas import MAX_WORD_CHARS
@@ -207,9 +208,10 @@ class ChatExchange(msgspec.Struct):
         async with aclosing(await self._events(tokens=False)) as events:
             *_, (sequence, final) = [numbered async for numbered in events]
         assert isinstance(final, FinalStateEvent), "the last event is the final one"
-        note = self.ended(final, sequence, final.text)
+        text = waiting_text(final) or final.text
+        note = self.ended(final, sequence, text)
         head = self._head()
-        choice = ChatChoice(0, ChatAnswer("assistant", final.text), finish_reason_of(note))
+        choice = ChatChoice(0, ChatAnswer("assistant", text), finish_reason_of(note))
         usage = chat_usage_of(final.usage)
         return ChatCompletion(head.id, "chat.completion", head.created, head.model, [choice], usage, note)
 
@@ -229,7 +231,7 @@ class ChatExchange(msgspec.Struct):
 
     def ended(self, final: FinalStateEvent, sequence: int, said: str) -> ChatNote:
         """Remember where the conversation stands; `TurnFailed` if there is no answer."""
-        if final.stopped is not None and not has_partial_answer(final.stopped):
+        if final.stopped not in (None, APPROVAL) and not has_partial_answer(final.stopped):
             raise TurnFailed(final.stopped, self.channel.channel_id, final.detail, agent=final.agent)
         note = self.answer.note(final)
         if not self.named:

@@ -3,7 +3,7 @@
 Rule 1: a decision names the digest of its approval, so that it cannot apply to a changed one.
 Rule 2: the first decision wins. A second one is refused, and the refusal names the first.
 Rule 3: without the scope `operate`, approvals in channels of others, or in private turns that the participant was not
-        shown, are answered like those that do not exist.
+        shown, are answered like those that do not exist; but not those that name the participant, or a role of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from antiphon.core.envelope import visible_to
 from antiphon.core.errors import UnknownApproval, UsageError
 from antiphon.core.state import Turn
 from antiphon.core.step import owed_turn
-from antiphon.runtime.approvals import find_waiting_item, listed_approvals
+from antiphon.runtime.approvals import (
+    TOOL_DECISIONS,
+    approvals_of,
+    find_waiting_item,
+    listed_approvals,
+    recorded_request,
+)
+from antiphon.runtime.approvers import HUMAN_KIND, is_named_approver
 from antiphon.runtime.decisions import PersonDecision, first_decision
 from antiphon.runtime.decisions import decide_approval as decided_by
 from antiphon.runtime.turn_control import APPROVAL_DECISIONS, REJECT, WaitingItem
@@ -30,9 +37,9 @@ async def list_approvals(ctx: RequestContext) -> ApprovalList:
     asked, core = ctx.query_as(ApprovalQuery), ctx.hub.core
     whose = None if is_operator_view(ctx, asked.view) else ctx.principal.name
     rows = await core.store.channels(status="active", participant=whose, after=asked.after, limit=asked.limit)
-    found: list[Approval] = []
+    found = await _approvals_elsewhere(ctx) if whose is not None and not asked.after else []
     before = asked.after
-    room = ctx.app_state.limits.page_bytes
+    room = ctx.app_state.limits.page_bytes - sum(map(page_bytes_of, found))
     for row in rows:
         waiting = await listed_approvals(core, row.channel_id, may_know=lambda turn: _may_know_turn(ctx, turn))
         room -= sum(map(page_bytes_of, waiting))
@@ -43,8 +50,17 @@ async def list_approvals(ctx: RequestContext) -> ApprovalList:
     return ApprovalList(found, rows[-1].channel_id if len(rows) == asked.limit else None)
 
 
+async def _approvals_elsewhere(ctx: RequestContext) -> list[Approval]:
+    """What waits in channels of others, and names the participant or a role of it."""
+    core, name = ctx.hub.core, ctx.principal.name
+    if not core.directory.knows(name) or core.directory.find(name).kind != HUMAN_KIND:
+        return []
+    waiting = [each for each in await approvals_of(core) if is_named_approver(core, each.approvers, name=name)]
+    return [each for each in waiting if name not in (await core.live(each.channel_id)).state.participants]
+
+
 async def decide(ctx: RequestContext) -> Decided:
-    """Decide a call in doubt, or a suspended turn."""
+    """Decide a call that has not left, a call in doubt, or a suspended turn."""
     choice, approval_id, core = ctx.body_as(Choice), ctx.request.path_params["approval_id"], ctx.hub.core
     by = ctx.principal.name
     said = f"nothing waits under {approval_id!r}; GET /approvals lists what does"
@@ -53,7 +69,7 @@ async def decide(ctx: RequestContext) -> Decided:
         waiting = await find_waiting_item(core, approval_id)
         if not await _is_visible_item(ctx, waiting):
             raise gone
-        if choice.decision not in APPROVAL_DECISIONS:
+        if choice.decision not in (TOOL_DECISIONS if waiting.asked else APPROVAL_DECISIONS):
             said = f"{choice.decision!r} is not possible here: {', '.join(APPROVAL_DECISIONS)}"
             raise RequestRefused(422, "bad_decision", said)
         kind = core.directory.find(by).kind
@@ -67,6 +83,9 @@ async def _is_visible_item(ctx: RequestContext, waiting: WaitingItem) -> bool:
     """Whether the participant may see what is pending, or the decision about it."""
     state, name = waiting.live.state, ctx.principal.name
     if ctx.principal.may("operate"):
+        return True
+    request = await recorded_request(waiting)
+    if request is not None and is_named_approver(ctx.hub.core, request.approvers, name=name):
         return True
     turn = owed_turn(state, waiting.turn_id)
     if name not in state.participants or (turn is not None and not _may_know_turn(ctx, turn)):
@@ -84,7 +103,7 @@ def _person_decision(choice: Choice) -> PersonDecision:
     """The decision as the runtime takes it. Over HTTP `text` may hold the reason of a rejection, too."""
     if choice.decision == REJECT and not choice.reason:
         return PersonDecision(choice.decision, choice.text, digest=choice.digest)
-    return PersonDecision(choice.decision, choice.reason, choice.text or None, digest=choice.digest)
+    return PersonDecision(choice.decision, choice.reason, choice.text or None, choice.args, choice.digest)
 
 
 async def list_keys(ctx: RequestContext) -> KeyList:

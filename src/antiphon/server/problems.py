@@ -37,7 +37,9 @@ CHAT_PATH = "/v1/"
 """Below this path errors have the form of chat completions."""
 DENIAL_STATUSES = {
     "too_large": 413,
-    **dict.fromkeys(("not_a_participant", "not_a_person", "not_a_writer", "forged_sender", "wrong_scope"), 403),
+    **dict.fromkeys(
+        ("not_a_participant", "not_a_person", "not_a_writer", "not_an_approver", "forged_sender", "wrong_scope"), 403
+    ),
     **dict.fromkeys(("bad_audience", "bad_causation", "bad_event_type", "bad_number", "bad_priority", "bad_text"), 422),
     **dict.fromkeys(("malformed", "not_json", "reserved_event", "reserved_field", "too_deep"), 422),
     **dict.fromkeys(("unknown_audience", "unknown_causation"), 422),

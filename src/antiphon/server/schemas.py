@@ -58,6 +58,8 @@ class Answer(msgspec.Struct, frozen=True):
     channel_id: str = ""
     output: object = None
     """The answer as a value, if the agent has an output type."""
+    approvals: list[Approval] = []
+    """What waits for a person, if `stopped` is `approval`."""
 
 
 class AgentRow(msgspec.Struct, frozen=True):
@@ -269,11 +271,14 @@ class Choice(StrictParams, frozen=True):
     """A person's decision."""
 
     decision: Literal["approve", "edit", "reject", "respond"]
-    """`approve`: the call or turn is retried. `respond`: `text` is the call's result, or the agent's answer. `reject`:
-    it is given up; `reason`, or `text`, says why. `edit` is refused for what has left already."""
+    """`approve`: the call leaves, or what is in doubt is retried. `edit`: it leaves with `args`; refused for what has
+    left already. `respond`: `text` is the call's result, or the agent's answer. `reject`: it is given up; `reason`,
+    or `text`, says why."""
     digest: ShortText
     text: str = ""
     reason: str = ""
+    args: Json | None = None
+    """All arguments of the call as they are to be; for `edit` alone."""
 
 
 class Decided(msgspec.Struct, frozen=True):
