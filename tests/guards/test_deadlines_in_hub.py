@@ -294,7 +294,9 @@ async def doubted(hub: Hub, clock: ManualClock, **knobs: object) -> Channel:
     """A turn that waits for a person from the tenth second on: an unsafe call has come to nothing."""
     gate = Gate()
     model = ScriptedModel([LOOK, says("All is well."), says("All is well.")])
-    await hub.register(Agent("bob", model=model, tools=[gate.tool(timeout=10, idempotency="unsafe")]))
+    await hub.register(
+        Agent("bob", model=model, tools=[gate.tool(timeout=10, idempotency="unsafe", compensate="undo")])
+    )
     ann = await hub.register("ann")
     channel = await ann.open(target="bob", knobs=knobs)
     await channel.send("go")

@@ -117,14 +117,3 @@ def _parsed(result: str) -> object:
     except Malformed:
         return result
     return value
-
-
-def unprotected_tools(agent: Declaration) -> list[tuple[str, str]]:
-    """The agent and the name of each tool of a team that changes state, and neither can be undone nor is approved."""
-    found = (
-        (member.name, each.name)
-        for member in agent.team.members.values()
-        for each in member.tools.values()
-        if each.changes_state and each.compensate is None and each.protections.approval is False
-    )
-    return list(dict.fromkeys(found))

@@ -18,6 +18,7 @@ from antiphon.agents.loop import DEFAULT_STEPS, with_intents
 from antiphon.agents.messages import ToolSpec
 from antiphon.agents.output_spec import output_spec_of
 from antiphon.agents.progress import MemberPath
+from antiphon.agents.state_changes import REGULATED, unprotected_complaint
 from antiphon.agents.steps import Steps, check_steps
 from antiphon.agents.team import AgentFields, Limits, Member, StepsPatcher, Team
 from antiphon.agents.tool import BadArguments, Tool, as_tool, bind_arguments, tool
@@ -56,6 +57,9 @@ class Declaration(AgentFields):
         self._set("steps", self._patched_steps())
         self._set("team", _team_of(self))
         _check_intents(self)
+        complaint = unprotected_complaint(self.team) if self.tier == REGULATED else None
+        if complaint is not None:
+            raise UsageError(complaint)
         if self.require_tools and not self.team.lead.calls_tools:
             advice = "give it a model that does, or require_tools=False"
             raise UsageError(f"{self.name!r} requires tools, which its model does not call; {advice}")

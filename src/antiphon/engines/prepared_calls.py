@@ -16,6 +16,7 @@ from antiphon.agents.call_results import ToolOutcome, ToolResult, Usage, decode_
 from antiphon.agents.intents import TRANSFER_PREFIX
 from antiphon.agents.progress import CallTool
 from antiphon.agents.signature import INJECT_CHANNEL
+from antiphon.agents.state_changes import REGULATED, is_unprotected
 from antiphon.agents.tool import BadArguments, Tool, bind_call, unknown_tool_result
 from antiphon.core.canonical import call_key
 from antiphon.core.codec import Malformed, as_type, digest_of
@@ -32,6 +33,10 @@ from antiphon.core.turns import idempotency_key
 from antiphon.engines.attempt_ends import TurnFailedError
 from antiphon.engines.journal import TurnJournal, agent_in_journal
 from antiphon.hub.known_secrets import redact_text
+
+NOT_IN_TIER = (
+    "Not called: {} changes state and can neither be undone nor is approved, which the tier {!r} does not allow."
+)
 
 
 class PreparedCall(msgspec.Struct, frozen=True):
@@ -87,6 +92,8 @@ def prepare_call(journal: TurnJournal, wanted: CallTool) -> PreparedCall | ToolO
     tool = tools.get(name) or _find_transfer_tool(name, tools)
     if tool is None:
         return refuse_call(journal, wanted, unknown_tool_result(name, tools))
+    if is_unprotected(tool) and run.live.state.knobs.get("tier") == REGULATED:
+        return refuse_call(journal, wanted, ToolResult(NOT_IN_TIER.format(name, REGULATED), failed=True))
     try:
         arguments = bind_call(tool, wanted.call)
         _check_edit(journal, wanted, tool)

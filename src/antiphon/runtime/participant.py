@@ -12,6 +12,7 @@ import msgspec
 
 from antiphon.agents.declaration import Declaration
 from antiphon.agents.messages import ChecksConfig
+from antiphon.agents.state_changes import REGULATED, unprotected_complaint
 from antiphon.core.envelope import Envelope, Json, check_name, spelling_advice
 from antiphon.core.errors import BadName, RulesInvalid, UsageError
 from antiphon.core.event_data import data_of
@@ -101,6 +102,7 @@ class Participant:
             context_vars=copy_context_vars(options.get("context_vars")),
         )
         _check_named_people(created)
+        _check_state_changes(self._core, created)
         permitted = self._may_run
         live = await open_or_find_channel(
             self._core, created, say=options.get("say"), key=options.get("key"), may_run=permitted
@@ -187,6 +189,16 @@ def _check_named_people(created: ChannelCreated) -> None:
                 advice = spelling_advice(name, people)
                 hint = f"; {advice}" if advice else ""
                 raise RulesInvalid(f"{knob} names {describe(name)}, who is not in the channel{hint}")
+
+
+def _check_state_changes(core: HubCore, created: ChannelCreated) -> None:
+    """`RulesInvalid` if an agent has a tool that may not be called in a channel of this tier."""
+    if created.knobs.get("tier") != REGULATED:
+        return
+    agents = (core.agents.get(seat.name) for seat in created.participants)
+    complaint = next((said for agent in agents if agent and (said := unprotected_complaint(agent.team))), None)
+    if complaint is not None:
+        raise RulesInvalid(complaint)
 
 
 REGISTRATION_LOCK = "registration"
