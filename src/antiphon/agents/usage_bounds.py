@@ -11,7 +11,7 @@ Rule 3: functions and scripted models cost nothing beforehand. A provider's mode
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from inspect import isawaitable
 from typing import Protocol, TypeGuard
 
@@ -21,15 +21,17 @@ from antiphon.agents.call_results import Usage
 from antiphon.agents.messages import Request
 from antiphon.core.codec import to_json
 from antiphon.core.text import describe
+from antiphon.core.views import Message
 
 DEFAULT_OUTPUT_TOKENS = 1024
 """How long the answer of a model without a known limit may be, in tokens."""
 REQUEST_TOKENS = 32
 PART_TOKENS = 16
 """What surrounds the whole request, and each message and tool of it, in tokens."""
+MAX_COUNTED_HISTORIES = 32
+"""Of how many histories the bytes are remembered."""
 TOOL_PROMPT_TOKENS = 1024
 """How much providers add to a request with tools, in tokens."""
-MAX_CACHED_HISTORIES = 256
 HIGHEST_INPUT_PRICE, HIGHEST_OUTPUT_PRICE = 150, 600
 """The highest prices on the lists of providers, in dollars per million tokens."""
 
@@ -116,32 +118,28 @@ def count_request_bytes(request: Request) -> int:
     # As JSON, whose names and quotes are more than what surrounds the parts: encoding is much faster than counting.
     sent = len(to_json([request.system, request.exchange, request.specs, request.output]))
     parts = len(request.exchange) + len(request.specs)
-    return REQUEST_TOKENS + sent + PART_TOKENS * parts + _history_bytes(request)
+    return REQUEST_TOKENS + sent + PART_TOKENS * parts + _history_bytes(request.history)
 
 
-_history_bytes_by_digest: OrderedDict[str, int] = OrderedDict()
+def count_message_bytes(messages: Sequence[Message]) -> int:
+    """The bytes of messages, and a few more for each."""
+    return len(to_json(messages)) + PART_TOKENS * len(messages)
 
 
-def _history_bytes(request: Request) -> int:
-    """The bytes of the history, which is the same in all calls of a turn."""
-    known = _history_bytes_by_digest.get(request.past) if request.past else None
-    if known is not None:
-        return known
-    size = len(to_json(request.history)) + PART_TOKENS * len(request.history)
-    if request.past:
-        _history_bytes_by_digest[request.past] = size
-        if len(_history_bytes_by_digest) > MAX_CACHED_HISTORIES:
-            _history_bytes_by_digest.popitem(last=False)
+_counted: OrderedDict[int, tuple[Sequence[Message], int, int]] = OrderedDict()
+"""The histories that were counted last, by identity, with their lengths and their bytes."""
+
+
+def _history_bytes(history: Sequence[Message]) -> int:
+    """The bytes of a history, which is the same object in all calls of a member of a team in a turn."""
+    known = _counted.get(id(history))
+    if known is not None and known[0] is history and known[1] == len(history):
+        return known[2]
+    size = count_message_bytes(history)
+    _counted[id(history)] = history, len(history), size
+    if len(_counted) > MAX_COUNTED_HISTORIES:
+        _counted.popitem(last=False)
     return size
-
-
-def count_text_bytes(texts: list[str]) -> int:
-    """The bytes of texts that are sent as messages."""
-    return REQUEST_TOKENS + sum(_bytes_of(text) + PART_TOKENS for text in texts)
-
-
-def _bytes_of(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def highest_cost(usage: Usage) -> int:

@@ -135,7 +135,8 @@ def _permitted(
         case Envelope() as allowed if asks:
             return (_request_draft(entry, NOTHING_ASKED, allowed, state=fold.state, at=at),)
         case Envelope() as allowed:
-            return (replace(call, event_data=allowed.event_data),)
+            changed = allowed.event_data is not call.event_data
+            return (replace(call, event_data=allowed.event_data) if changed else call,)
         case HeldCall() as held if asks:
             return (_request_draft(entry, held.wanted, held.draft, state=fold.state, at=at),)
         case HeldCall() as held:

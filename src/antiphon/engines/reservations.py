@@ -17,9 +17,10 @@ from antiphon.agents.messages import Request
 from antiphon.agents.team import Limits
 from antiphon.agents.usage_bounds import (
     DEFAULT_OUTPUT_TOKENS,
+    REQUEST_TOKENS,
     UsageBound,
     bound_by_bytes,
-    count_text_bytes,
+    count_message_bytes,
     settled_usage,
     usage_bound,
 )
@@ -57,7 +58,7 @@ def reserving_summary(
     journal: TurnJournal, call: CallStarted, *, due: Sequence[Message], limits: Limits
 ) -> CallStarted:
     """The start of a call that summarises these messages, as `reserving_call`. A function is called, which is free."""
-    tokens = count_text_bytes([message.text for message in due]) + DEFAULT_OUTPUT_TOKENS
+    tokens = REQUEST_TOKENS + count_message_bytes(due) + DEFAULT_OUTPUT_TOKENS
     return _with_bound(journal, call, UsageBound(tokens), limits=limits)
 
 

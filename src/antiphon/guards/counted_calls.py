@@ -55,8 +55,36 @@ class CountedOutcome(NamedTuple):
     left: bool
 
 
+class _Latest:
+    """What was read last. The guards of a channel read each call one after the other, as a draft and as recorded."""
+
+    def __init__(self) -> None:
+        self.call: tuple[Json, str, CountedCall | None] = {}, "", None
+        self.outcome: tuple[Json, str, CountedOutcome | None] = {}, "", None
+
+
+_latest = _Latest()
+
+
 def counted_call(envelope: Envelope) -> CountedCall | None:
     """The call of a `call.started`, of a request for approval, or of a charge; None for anything else."""
+    data, kind, call = _latest.call
+    if data is not envelope.event_data or kind != envelope.event_type:
+        call = _read_call(envelope)
+        _latest.call = envelope.event_data, envelope.event_type, call
+    return call
+
+
+def counted_outcome(envelope: Envelope) -> CountedOutcome | None:
+    """The outcome of a `call.finished`, a `call.failed`, or a settlement; None for anything else."""
+    data, kind, outcome = _latest.outcome
+    if data is not envelope.event_data or kind != envelope.event_type:
+        outcome = _read_outcome(envelope)
+        _latest.outcome = envelope.event_data, envelope.event_type, outcome
+    return outcome
+
+
+def _read_call(envelope: Envelope) -> CountedCall | None:
     data = envelope.event_data
     key = counted_key(data)
     kind = _kind_of(data, envelope.event_type)
@@ -76,8 +104,7 @@ def counted_call(envelope: Envelope) -> CountedCall | None:
     )
 
 
-def counted_outcome(envelope: Envelope) -> CountedOutcome | None:
-    """The outcome of a `call.finished`, a `call.failed`, or a settlement; None for anything else."""
+def _read_outcome(envelope: Envelope) -> CountedOutcome | None:
     data = envelope.event_data
     key = counted_key(data)
     if key is None:
