@@ -252,7 +252,7 @@ def test_tiers_differ_in_amounts_and_in_what_follows() -> None:
         "budget: 0 of 0 model calls were made in this run", ("owner",), "budget"
     )
     assert Counting(Budget(model_calls=0, then="deny").for_tier("batch")).answer(started(0)) == "deny"
-    assert Counting(Budget(model_calls=0).for_tier("batch"), task=True).answer(started(0)) == "deny"
+    assert Counting(Budget(model_calls=0).for_tier("batch"), task=True).answer(started(0)) == "ask"
 
 
 def test_what_was_allowed_beyond_the_cap_is_counted() -> None:
@@ -289,7 +289,16 @@ def test_a_denial_and_a_question_are_recorded_with_what_was_counted() -> None:
     about = {"cap": 100 * CENT, "turn": "17/bob", "index": 2}
     assert (fact.event_type, fact.audience) == (EV_BUDGET_CHANGED, ("hub:operators",))
     assert fact.data == {"op": "deny", **told, **about}
-    asked = entry(EV_APPROVAL_REQUESTED, turn="17/bob", index=2, name="model", args={}, guard="budget", most=21 * CENT)
+    asked = entry(
+        EV_APPROVAL_REQUESTED,
+        turn="17/bob",
+        index=2,
+        name="model",
+        kind="model",
+        args={},
+        guard="budget",
+        most=21 * CENT,
+    )
     assert [fact.data for fact in counting.notices(asked)] == [{"op": "ask", **told, **about}]
     other = failed(2, denied="budget", guard="cost_velocity")
     assert counting.notices(other) == counting.notices(failed(2, denied="loop")) == counting.notices(finished(2)) == []
@@ -339,7 +348,9 @@ def test_only_tasks_and_tenants_ask_a_ledger() -> None:
     root, task = Counting(Budget(dollars="1")), Counting(Budget(dollars="1"), task=True)
     assert root.guard.ask(Spending(), root.state, call) == root.guard.settle(Spending(), root.state, finished(0)) == ()
     [asked] = task.guard.ask(Spending(), task.state, call)
-    assert (asked.ledger, asked.otherwise, asked.data["most"], asked.data["channel"]) == ("run", None, CENT, "room")
+    assert (asked.ledger, asked.data["most"], asked.data["channel"]) == ("run", CENT, "room")
+    assert asked.otherwise is not None
+    assert asked.otherwise(Deny("budget", "no")) == Deny("budget", "no")
     assert task.guard.ask(Spending(), task.state, tool) == ()  # tools are not limited
     [told] = task.guard.settle(Spending(), task.state, finished(0, cost=CENT))
     assert (told.ledger, told.data["cost"]) == ("run", CENT)

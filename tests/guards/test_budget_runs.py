@@ -14,6 +14,7 @@ from antiphon import (
     Agent,
     AgentReply,
     Answered,
+    Approval,
     Budget,
     CostVelocityMonitor,
     Envelope,
@@ -94,14 +95,22 @@ def taken(log: Sequence[Envelope]) -> int:
 
 
 async def until_recorded(
-    hub: Hub, channel_id: str, event_type: str, clock: ManualClock | None = None
+    hub: Hub, channel_id: str, event_type: str, *, clock: ManualClock | None = None, count: int = 1
 ) -> list[dict[str, object]]:
-    """What is recorded of a type, as soon as something is. Time passes meanwhile, if there is a clock."""
+    """What is recorded of a type, as soon as there are so many. Time passes meanwhile, if there is a clock."""
     async with asyncio.timeout(NEVER_COMES):
-        while not (found := of_type(await hub.log(channel_id), event_type)):
+        while len(found := of_type(await hub.log(channel_id), event_type)) < count:
             await let_others_run()
             if clock is not None:
                 await clock.advance(1)
+    return found
+
+
+async def until_waiting(hub: Hub) -> list[Approval]:
+    """What waits for a person, as soon as anything does."""
+    async with asyncio.timeout(NEVER_COMES):
+        while not (found := await hub.approvals()):
+            await let_others_run()
     return found
 
 
@@ -231,20 +240,40 @@ async def test_a_budget_of_a_tenant_leaves_that_of_the_tier_in_place(hub: Hub) -
 # What follows
 
 
-async def test_a_call_beyond_the_budget_waits_for_a_person_where_one_is_asked(hub: Hub) -> None:
+async def test_a_call_beyond_the_budget_leaves_when_a_person_has_allowed_it(hub: Hub) -> None:
     provider = Provider(CENT)
-    agent = Agent("bob", model=provider, guards=[Budget(dollars="0.01")], tier="batch")
-    ann = await hub.register("ann", kind="human")
-    await hub.register(agent)
-    channel = await ann.open(target="bob", knobs={"guards": agent.guards, "tier": "batch"})
-    await channel.send("Go")
-    await channel.send("Go on")
+    ann, dana = await hub.register("ann", kind="human"), await hub.register("dana", kind="human", roles=["finance"])
+    await hub.register(Agent("bob", model=provider))
+    channel = await ann.open(target="bob", knobs={"guards": [Budget(dollars="0.01")], "tier": "regulated"})
+    for _ in range(2):
+        await channel.send("Go")
     [request] = await until_recorded(hub, channel.channel_id, EV_APPROVAL_REQUESTED)
     [event] = of_type(await hub.log(channel.channel_id), EV_BUDGET_CHANGED)
     why = "budget: the call may cost $0.01, and $0.01 of $0.01 are spent or reserved in this run"
-    assert (request["why"], request["guard"], request["most"]) == (why, "budget", CENT)
+    assert (request["why"], request["guard"], request["approvers"]) == (why, "budget", ["finance"])
+    assert (request["most"], provider.asked) == (CENT, 1)
     assert (event["op"], event["need"], event["spent"], event["cap"]) == ("ask", CENT, CENT, CENT)
-    assert provider.asked == 1
+    [approval] = await until_waiting(hub)
+    await dana.decide(approval.approval_id, "approve")
+    await until_recorded(hub, channel.channel_id, EV_CALL_FINISHED, count=2)
+    assert (provider.asked, taken(await hub.log(channel.channel_id))) == (2, 2 * CENT)
+    await channel.send("Go")
+    await until_recorded(hub, channel.channel_id, EV_APPROVAL_REQUESTED, count=2)
+    assert provider.asked == 2
+
+
+async def test_a_task_beyond_the_budget_of_its_run_waits_for_a_person_too(hub: Hub) -> None:
+    provider = Provider(CENT)
+    lead = lead_of(provider, 2, Budget(dollars="0.01", then="ask"))
+    ann, dana = await hub.register("ann", kind="human"), await hub.register("dana", kind="human")
+    await hub.register(lead)
+    channel = await ann.open(target="lead", knobs={"guards": lead.guards})
+    await channel.send("Go")
+    [approval] = await until_waiting(hub)
+    assert (approval.agent, provider.asked) == ("helper", 1)
+    await dana.decide(approval.approval_id, "approve")
+    await until_recorded(hub, channel.channel_id, "ag2.task.completed", count=2)
+    assert (provider.asked, taken(await hub.log(channel.channel_id))) == (2, 2 * CENT)
 
 
 async def test_a_call_that_times_out_is_booked_as_it_was_reserved() -> None:
@@ -261,7 +290,7 @@ async def test_a_call_that_times_out_is_booked_as_it_was_reserved() -> None:
         await hub.register(agent)
         channel = await ann.open(target="bob", knobs={"guards": agent.guards})
         await channel.send("Go")
-        failed = await until_recorded(hub, channel.channel_id, EV_CALL_FAILED, clock)
+        failed = await until_recorded(hub, channel.channel_id, EV_CALL_FAILED, clock=clock)
         assert [(each["cost"], each["tokens"], each["failure"]) for each in failed] == [(30 * CENT, 150, "timeout")]
         assert taken(await hub.log(channel.channel_id)) == 30 * CENT
 
@@ -292,10 +321,10 @@ async def test_a_reservation_that_is_lost_in_a_crash_is_booked_in_full(tmp_path:
     await soon(hub.close())
     hub = await place.hub()
     assert taken(await hub.log(channel.channel_id)) == 30 * CENT
-    [expired] = await until_recorded(hub, channel.channel_id, EV_BUDGET_CHANGED, clock)
+    [expired] = await until_recorded(hub, channel.channel_id, EV_BUDGET_CHANGED, clock=clock)
     assert (expired["op"], expired["need"], expired["tokens"]) == ("expire", 30 * CENT, 150)
     await hub.register(Agent("bob", model=provider, limits=limits))
-    await until_recorded(hub, channel.channel_id, EV_CALL_FINISHED, clock)
+    await until_recorded(hub, channel.channel_id, EV_CALL_FINISHED)
     assert taken(await hub.log(channel.channel_id)) == 50 * CENT
     assert len(of_type(await hub.log(channel.channel_id), EV_BUDGET_CHANGED)) == 1
     await hub.close()

@@ -98,7 +98,7 @@ def test_tiers_differ_in_the_ceiling_and_in_what_follows() -> None:
     expected = "cost velocity: the call may cost $26.00, and $0.00 of $25.00 are spent or reserved within an hour"
     assert why == Ask(expected, ("finance",), "cost_velocity")
     task = Counting(CostVelocityMonitor().for_tier("batch"), task=True)
-    assert task.answer(started(0, most=51 * DOLLAR)) == "deny"
+    assert task.answer(started(0, most=51 * DOLLAR)) == "ask"
     named = CostVelocityMonitor(tokens_per_minute=5).for_tier("batch")
     assert [(each.unit, each.window, each.most) for each in named.ceilings] == [
         ("micro", 3600, 50 * DOLLAR),
@@ -118,7 +118,9 @@ def test_what_is_exceeded_is_recorded_for_operators() -> None:
     [fact] = counting.notices(denied)
     assert (fact.event_type, fact.audience) == (EV_COST_EXCEEDED, ("hub:operators",))
     assert fact.data == {**told, **about, "action": "deny"}
-    asked = entry(EV_APPROVAL_REQUESTED, 2, turn="17/bob", index=2, name="model", args={}, most=2 * DOLLAR)
+    asked = entry(
+        EV_APPROVAL_REQUESTED, 2, turn="17/bob", index=2, name="model", kind="model", args={}, most=2 * DOLLAR
+    )
     assert counting.notices(asked) == []
     asked.event_data["guard"] = "cost_velocity"
     assert [fact.data for fact in counting.notices(asked)] == [{**told, **about, "action": "ask"}]

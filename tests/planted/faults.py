@@ -17,7 +17,17 @@ from antiphon.core import canonical, state
 from antiphon.core.envelope import Envelope, Json
 from antiphon.core.event_data import Deny
 from antiphon.core.ruleset import Fold
-from antiphon.guards import breaker, breaker_ledger, breaker_machine, gates, loop_windows, loops
+from antiphon.guards import (
+    breaker,
+    breaker_ledger,
+    breaker_machine,
+    budget,
+    counted_calls,
+    gates,
+    loop_windows,
+    loops,
+    spending,
+)
 from antiphon.guards.gate_checks import CheckFault, CheckResult
 from antiphon.hub import channel_log, ledgers, live
 from antiphon.runtime import approvals, cedar_policy, gate_runs, subscriptions
@@ -155,6 +165,42 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return await record(*given, kind=approvals.HUMAN_KIND, **options)  # type: ignore[arg-type]
 
     patch.setattr(approvals, "_record_decision", decided_by_anybody)
+
+
+# Budgets
+
+
+@fault(
+    "reservation_lost_on_crash",
+    found_by="tests/guards/test_budget.py::test_a_reservation_whose_call_is_lost_is_booked_in_full",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def freed(remembered: spending.Spending, key: str) -> spending.Spending:
+        return spending.count_outcome(remembered, counted_calls.CountedOutcome(key, 0, 0, left=True))
+
+    patch.setattr(spending, "book_call", freed)
+
+
+@fault(
+    "budget_checked_after_the_call",
+    found_by="tests/guards/test_budget_runs.py::test_a_hundred_tasks_at_once_stay_within_the_budget_of_their_run",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    read = counted_calls._read_call
+
+    def unreserved(envelope: Envelope) -> counted_calls.CountedCall | None:
+        call = read(envelope)
+        return None if call is None else replace(call, micro=0, tokens=0)
+
+    patch.setattr(counted_calls, "_read_call", unreserved)
+
+
+@fault(
+    "counters_reset_by_a_new_channel",
+    found_by="tests/guards/test_budget_runs.py::test_a_hundred_tasks_at_once_stay_within_the_budget_of_their_run",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budget, "is_task", lambda state: False)
 
 
 # Gates and policies

@@ -233,7 +233,8 @@ def _each_once(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     """The entries in their order. What several guards offer to one ledger in the same words is offered once."""
     found: list[LedgerEntry] = []
     for entry in entries:
-        if entry not in found:
+        said = entry.ledger, entry.event_type, entry.data
+        if all((each.ledger, each.event_type, each.data) != said for each in found):
             found.append(entry)
     return found
 

@@ -9,7 +9,7 @@ Rule 3: the channels of tasks count in the log of the channel in which their run
 Rule 4: amounts that are named count in the whole run. Those of a tier begin anew when a person or outside code speaks,
         so that a long conversation does not use them up; calls in progress stay counted.
 Rule 5: where a person can be asked, in the tiers `batch` and `regulated`, what does not fit is asked about. What is
-        allowed beyond the cap is counted. A task waits for no person: its call is denied.
+        allowed beyond the cap is counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import data_of
 from antiphon.core.events import EV_CHANNEL_CREATED, SPEECH_TYPES
 from antiphon.core.execution_events import EV_APPROVAL_REQUESTED, EV_CALL_FAILED, EV_CALL_STARTED
-from antiphon.core.guard import ALLOW, Ask, Deadline, Deny, LedgerEntry, Permission
+from antiphon.core.guard import ALLOW, Ask, Deadline, Deny, LedgerEntry, Objection, Permission
 from antiphon.core.protection_events import EV_BUDGET_CHANGED, EV_RUN_CHARGED, BudgetChanged
 from antiphon.core.state import RelatedFact, State
 from antiphon.guards.amounts import Dollars, check_choice, check_count, parse_dollars, refuse_unlimited
@@ -165,21 +165,21 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, dict
             model = draft.event_data.get("model")
             return Deny(BUDGET_REASON, f"budget: the price of {model} {UNPRICED_WORDS}")
         excess = self._excess(memory, call)
-        return ALLOW if excess is None else self._answer(f"budget: {excess.describe(self.scope)}", state)
+        if excess is None:
+            return ALLOW
+        detail = f"budget: {excess.describe(self.scope)}"
+        return self._question(detail, self.name) or Deny(BUDGET_REASON, detail)
 
     def _excess(self, memory: Spending, call: CountedCall) -> Excess | None:
         if self.scope == "tenant":  # which the ledger counts
             return None
         return find_excess(self.caps, memory, call, who=call.agent if self.scope == "agent" else "")
 
-    def _answer(self, detail: str, state: State) -> Ask | Deny:
-        return self._question(detail, state) or Deny(BUDGET_REASON, detail)
-
-    def _question(self, detail: str, state: State) -> Ask | None:
+    def _question(self, detail: str, guard: str) -> Ask | None:
         """What a person is asked; None if none is."""
-        if is_task(state) or (self.then or ("ask" if self.tier in ASKING_TIERS else "deny")) == "deny":
+        if (self.then or ("ask" if self.tier in ASKING_TIERS else "deny")) == "deny":
             return None
-        return Ask(detail, self.approvers or TIER_APPROVERS.get(self.tier or "", ()), self.name)
+        return Ask(detail, self.approvers or TIER_APPROVERS.get(self.tier or "", ()), guard)
 
     def notice(self, memory: Spending, state: State, envelope: Envelope) -> Sequence[RelatedFact]:
         data, call = envelope.event_data, memory.last
@@ -230,11 +230,15 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, dict
         if self.scope == "tenant":
             limits: dict[str, object] = {cap.unit: cap.most for cap in self.caps}
             entry = charge_entry(SPEND_LEDGER, state, draft, scope=self.name, limits=limits)
-            if entry is not None:
-                entry = replace(entry, otherwise=lambda denial: self._question(denial.detail, state) or denial)
         else:
             entry = charge_entry(RUN_LEDGER, state, draft)
-        return () if entry is None or entry.data.get("kind") not in self._counts else (entry,)
+        if entry is None or entry.data.get("kind") not in self._counts:
+            return ()
+        return (replace(entry, otherwise=self._objection),)
+
+    def _objection(self, denial: Deny) -> Objection:
+        """What becomes of a call that a ledger denies."""
+        return self._question(denial.detail, denial.guard or self.name) or denial
 
     def settle(self, memory: Spending, state: State, outcome: Envelope) -> Sequence[LedgerEntry]:
         if self.scope != "tenant" and not is_task(state):

@@ -19,7 +19,7 @@ from antiphon.core.envelope import OPERATORS, Envelope, Instant
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import data_of
 from antiphon.core.execution_events import EV_APPROVAL_REQUESTED, EV_CALL_STARTED
-from antiphon.core.guard import ALLOW, Ask, Deny, LedgerEntry, Permission
+from antiphon.core.guard import ALLOW, Ask, Deny, LedgerEntry, Objection, Permission
 from antiphon.core.protection_events import EV_COST_EXCEEDED, EV_RUN_CHARGED, CostExceeded
 from antiphon.core.state import RelatedFact, State
 from antiphon.guards.amounts import Dollars, check_choice, check_count, parse_dollars, refuse_unlimited
@@ -131,7 +131,7 @@ class CostVelocityMonitor(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
         if excess is None:
             return ALLOW
         detail = f"{VELOCITY_PREFIX}{excess.describe()}"
-        return self._question(detail, state) or Deny(BUDGET_REASON, detail)
+        return self._question(detail, self.name) or Deny(BUDGET_REASON, detail)
 
     def _excess(self, memory: CostWindows, call: CountedCall | None, at: Instant) -> VelocityExcess | None:
         if call is None or call.kind != "model" or self.scope == "tenant":
@@ -139,11 +139,11 @@ class CostVelocityMonitor(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
         who = call.agent if self.scope == "agent" else ""
         return find_velocity_excess(self.ceilings, memory, call, who=who, at=at)
 
-    def _question(self, detail: str, state: State) -> Ask | None:
+    def _question(self, detail: str, guard: str) -> Ask | None:
         """What a person is asked; None if none is."""
-        if is_task(state) or (self.then or ("ask" if self.tier in ASKING_TIERS else "deny")) == "deny":
+        if (self.then or ("ask" if self.tier in ASKING_TIERS else "deny")) == "deny":
             return None
-        return Ask(detail, self.approvers or TIER_APPROVERS.get(self.tier or "", ()), self.name)
+        return Ask(detail, self.approvers or TIER_APPROVERS.get(self.tier or "", ()), guard)
 
     def notice(self, memory: CostWindows, state: State, envelope: Envelope) -> Sequence[RelatedFact]:
         data, call = envelope.event_data, memory.last
@@ -176,11 +176,15 @@ class CostVelocityMonitor(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
         if self.scope == "tenant":
             limits: dict[str, object] = {f"{unit}/{window}": most for unit, window, most in self.ceilings}
             entry = charge_entry(SPEND_LEDGER, state, draft, scope=self.name, limits=limits)
-            if entry is not None:
-                entry = replace(entry, otherwise=lambda denial: self._question(denial.detail, state) or denial)
         else:
             entry = charge_entry(RUN_LEDGER, state, draft)
-        return () if entry is None or entry.data.get("kind") != "model" else (entry,)
+        if entry is None or entry.data.get("kind") != "model":
+            return ()
+        return (replace(entry, otherwise=self._objection),)
+
+    def _objection(self, denial: Deny) -> Objection:
+        """What becomes of a call that a ledger denies."""
+        return self._question(denial.detail, denial.guard or self.name) or denial
 
     def settle(self, memory: CostWindows, state: State, outcome: Envelope) -> Sequence[LedgerEntry]:
         if self.scope != "tenant" and not is_task(state):

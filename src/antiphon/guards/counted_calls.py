@@ -24,7 +24,6 @@ from antiphon.core.protection_events import EV_RUN_CHARGED, EV_RUN_SETTLED, RunC
 from antiphon.core.state import RelatedFact, State
 
 CallKind = Literal["model", "tool"]
-MODEL_CALL_NAMES = frozenset({"model", "summary"})
 STEP_PREFIX = "step:"
 NEVER_LEFT = frozenset({"", "schema"})
 """How a failed call of a tool is marked that never left."""
@@ -133,7 +132,7 @@ def _kind_of(data: Json, event_type: str) -> CallKind | None:
     if not isinstance(name, str):
         return None
     if event_type == EV_APPROVAL_REQUESTED:
-        return "model" if name in MODEL_CALL_NAMES and not data.get("args") else "tool"
+        return "model" if data.get("kind") == "model" else "tool"
     if isinstance(data.get("args"), dict):
         return "tool"
     return None if name.startswith(STEP_PREFIX) else "model"
