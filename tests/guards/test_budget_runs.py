@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from antiphon import (
     Approval,
     Budget,
     CostVelocityMonitor,
-    Envelope,
     Hub,
     Limits,
     Reply,
@@ -32,66 +31,14 @@ from antiphon.core.execution_events import (
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
     EV_CALL_RETRIED,
-    EV_CALL_STARTED,
 )
 from antiphon.core.protection_events import EV_BUDGET_CHANGED, EV_COST_EXCEEDED, EV_RUN_CHARGED, EV_RUN_SETTLED
-from antiphon.guards.spending import Spending
-from antiphon.runtime.agent import channel_of
 from antiphon.testing import ManualClock
-from tests.engines.crashing_workflows import until_death
-from tests.engines.test_sweep import AFTER, BEFORE, Died, MortalStore
 from tests.support.given_tasks import Kept
-from tests.support.inspection import folded, logs_from
+from tests.support.inspection import logs_from
 from tests.support.kept_store import KeptStore
+from tests.support.priced_calls import CENT, PricedModel, asking_all, cost_of, lead_of, of_type, taken
 from tests.support.waiting import NEVER_COMES, let_others_run, soon
-
-CENT = 10_000
-
-
-class Provider:
-    """A model each call of which costs so much at most, and that counts what it is asked for."""
-
-    def __init__(self, most: int, cost: int | None = None) -> None:
-        self.most, self.cost = most, most if cost is None else cost
-        self.asked = self.owed = self.peak = 0
-        """How often it was asked, and what it has charged, or may charge for what it works on, now and at most."""
-
-    async def __call__(self, request: Request) -> Reply:
-        self.asked += 1
-        self.owed += self.most
-        self.peak = max(self.peak, self.owed)
-        await let_others_run(3)
-        self.owed += self.cost - self.most
-        return says("found", usage=Usage(10, 5, cost=self.cost))
-
-    def most_usage(self, request: Request) -> Usage:
-        return Usage(100, 50, cost=self.most)
-
-
-def asking_all(count: int) -> object:
-    """A model that gives so many tasks in one message, and tells then what they came to."""
-
-    async def lead(request: Request) -> Reply | list[Reply]:
-        answers = [item.text for item in request.exchange if isinstance(item, Answered)]
-        return says("; ".join(answers)) if answers else [calls("delegate_to_helper", {"task": "Go"})] * count
-
-    return lead
-
-
-def lead_of(provider: Provider, count: int, *guards: object) -> Agent:
-    helper = Agent("helper", model=provider)
-    limits = Limits(tasks=count, tool_calls=count)
-    return Agent("lead", model=asking_all(count), tools=[delegate(helper)], guards=guards, limits=limits)  # type: ignore[arg-type]
-
-
-def of_type(log: Sequence[Envelope], event_type: str) -> list[dict[str, object]]:
-    return [each.event_data for each in log if each.event_type == event_type]
-
-
-def taken(log: Sequence[Envelope]) -> int:
-    """What a channel holds for spent or reserved, in millionths of a dollar."""
-    [memory] = [each for each in folded(log).memories if isinstance(each, Spending)]
-    return sum(totals.micro for totals in memory.run.values())
 
 
 async def until_recorded(
@@ -114,16 +61,6 @@ async def until_waiting(hub: Hub) -> list[Approval]:
     return found
 
 
-def cost_of(logs: Sequence[Sequence[Envelope]]) -> int:
-    """What the calls of these channels have cost."""
-    return sum(int(str(data.get("cost", 0))) for log in logs for data in of_type(log, EV_CALL_FINISHED))
-
-
-def call_of(data: dict[str, object]) -> tuple[object, object, object]:
-    """The call that an entry of a ledger is about."""
-    return data["channel"], data["turn"], data["index"]
-
-
 @pytest.fixture
 async def hub() -> AsyncIterator[Hub]:
     async with Hub.open("memory:", clock=ManualClock()) as hub:
@@ -144,7 +81,7 @@ async def hubs_over(store: KeptStore, clock: ManualClock, count: int) -> AsyncIt
 
 
 async def test_a_hundred_tasks_at_once_stay_within_the_budget_of_their_run(hub: Hub) -> None:
-    provider = Provider(CENT)
+    provider = PricedModel(CENT)
     reply = await soon(lead_of(provider, 100, Budget(dollars="0.30")).invoke("Go", hub=hub))
     assert (provider.asked, provider.peak) == (30, 30 * CENT)
     assert reply.text.count("found") == 30
@@ -159,7 +96,7 @@ async def test_a_hundred_tasks_at_once_stay_within_the_budget_of_their_run(hub: 
 
 async def test_what_tasks_have_not_used_is_there_for_others(hub: Hub) -> None:
     """Ten reservations of ten cents each are the whole dollar, and each call costs one cent."""
-    provider = Provider(10 * CENT, CENT)
+    provider = PricedModel(10 * CENT, CENT)
     agent = lead_of(provider, 10, Budget(dollars="1"))
     replies = [await soon(agent.invoke("Go", thread_id="t", hub=hub)) for _ in range(2)]
     assert [reply.text.count("found") for reply in replies] == [10, 9]  # ten cents are spent by then
@@ -167,7 +104,7 @@ async def test_what_tasks_have_not_used_is_there_for_others(hub: Hub) -> None:
 
 
 async def test_a_task_inside_a_task_counts_in_the_same_run(hub: Hub) -> None:
-    provider = Provider(CENT)
+    provider = PricedModel(CENT)
     leaf = Agent("leaf", model=provider)
 
     async def middle_model(request: Request) -> Reply:
@@ -186,7 +123,7 @@ async def test_a_task_inside_a_task_counts_in_the_same_run(hub: Hub) -> None:
 
 
 async def test_agents_count_for_themselves_in_a_run(hub: Hub) -> None:
-    provider = Provider(CENT)
+    provider = PricedModel(CENT)
     agent = lead_of(provider, 10, Budget(model_calls=3, scope="agent"))
     reply = await soon(agent.invoke("Go", hub=hub))
     assert (provider.asked, reply.text.count("found"), reply.stopped) == (3, 3, None)  # lead has asked its own twice
@@ -199,7 +136,7 @@ async def test_agents_count_for_themselves_in_a_run(hub: Hub) -> None:
 
 async def test_channels_of_two_hubs_share_the_budget_of_a_tenant() -> None:
     clock = ManualClock()
-    store, provider = KeptStore(clock=clock), Provider(CENT)
+    store, provider = KeptStore(clock=clock), PricedModel(CENT)
     guards = [Budget(dollars="0.30", scope="tenant"), CostVelocityMonitor(dollars_per_hour="0.40", scope="tenant")]
     async with hubs_over(store, clock, 2) as hubs:
 
@@ -219,7 +156,7 @@ async def test_channels_of_two_hubs_share_the_budget_of_a_tenant() -> None:
 
 
 async def test_the_velocity_of_a_tenant_is_that_of_its_channels(hub: Hub) -> None:
-    provider = Provider(CENT)
+    provider = PricedModel(CENT)
     guards = [CostVelocityMonitor(dollars_per_hour="0.05", scope="tenant")]
     agent = Agent("bob", model=provider, guards=guards)
     replies = [await soon(agent.invoke("Go", thread_id=f"t{number}", hub=hub)) for number in range(7)]
@@ -230,7 +167,7 @@ async def test_the_velocity_of_a_tenant_is_that_of_its_channels(hub: Hub) -> Non
 
 async def test_a_budget_of_a_tenant_leaves_that_of_the_tier_in_place(hub: Hub) -> None:
     guards = [Budget(dollars="900", scope="tenant")]
-    agent = Agent("bob", model=Provider(2_000_000), guards=guards, tier="interactive")
+    agent = Agent("bob", model=PricedModel(2_000_000), guards=guards, tier="interactive")
     reply = await soon(agent.invoke("Go", hub=hub))
     assert reply.stopped == "denied:budget"
     [failed] = of_type(await hub.log(reply.channel_id), EV_CALL_FAILED)
@@ -241,7 +178,7 @@ async def test_a_budget_of_a_tenant_leaves_that_of_the_tier_in_place(hub: Hub) -
 
 
 async def test_a_call_beyond_the_budget_leaves_when_a_person_has_allowed_it(hub: Hub) -> None:
-    provider = Provider(CENT)
+    provider = PricedModel(CENT)
     ann, dana = await hub.register("ann", kind="human"), await hub.register("dana", kind="human", roles=["finance"])
     await hub.register(Agent("bob", model=provider))
     channel = await ann.open(target="bob", knobs={"guards": [Budget(dollars="0.01")], "tier": "regulated"})
@@ -263,7 +200,7 @@ async def test_a_call_beyond_the_budget_leaves_when_a_person_has_allowed_it(hub:
 
 
 async def test_a_task_beyond_the_budget_of_its_run_waits_for_a_person_too(hub: Hub) -> None:
-    provider = Provider(CENT)
+    provider = PricedModel(CENT)
     lead = lead_of(provider, 2, Budget(dollars="0.01", then="ask"))
     ann, dana = await hub.register("ann", kind="human"), await hub.register("dana", kind="human")
     await hub.register(lead)
@@ -279,7 +216,7 @@ async def test_a_task_beyond_the_budget_of_its_run_waits_for_a_person_too(hub: H
 async def test_a_call_that_times_out_is_booked_as_it_was_reserved() -> None:
     clock = ManualClock()
 
-    class Silent(Provider):
+    class Silent(PricedModel):
         async def __call__(self, request: Request) -> Reply:
             await asyncio.Event().wait()
             raise AssertionError
@@ -302,7 +239,7 @@ async def test_a_reservation_that_is_lost_in_a_crash_is_booked_in_full(tmp_path:
     """In a file. The call is made again by the next process, and reserves anew: the first one may have been paid."""
     clock = ManualClock()
     place = Kept(clock, tmp_path / "run.db")
-    provider = Provider(30 * CENT, 20 * CENT)
+    provider = PricedModel(30 * CENT, 20 * CENT)
     hanging = asyncio.Event()
 
     async def hangs(request: Request) -> Reply:
@@ -328,72 +265,3 @@ async def test_a_reservation_that_is_lost_in_a_crash_is_booked_in_full(tmp_path:
     assert taken(await hub.log(channel.channel_id)) == 50 * CENT
     assert len(of_type(await hub.log(channel.channel_id), EV_BUDGET_CHANGED)) == 1
     await hub.close()
-
-
-async def story(provider: Provider, store: MortalStore, clock: ManualClock) -> list[list[Envelope]]:
-    """A lead gives four tasks of 30 cents each, and a dollar is there. Returns the logs of the run."""
-    hub, agent = await Hub.over(store, clock=clock), lead_of(provider, 4, Budget(dollars="1"), CostVelocityMonitor())
-    await agent.invoke("Go", thread_id="t", hub=hub, message_id="m")
-    logs = await logs_from(hub, (await channel_of(hub, agent, "t")).channel_id)
-    await hub.close()
-    return logs
-
-
-@pytest.mark.parametrize("when", [BEFORE, AFTER])
-async def test_a_crash_at_every_write_keeps_the_run_within_its_budget(when: str) -> None:
-    """The sum of a run is never below what its calls have cost, nor above the cap; each call is counted once."""
-    clock = ManualClock()
-    store, place, found = MortalStore(clock), 0, 0
-    await soon(story(Provider(30 * CENT), store, clock))
-    for place in range(1, store.appends + 1):
-        clock, provider = ManualClock(), Provider(30 * CENT)
-        store = MortalStore(clock)
-        store.fatal = place, when
-        try:
-            logs = await soon(until_death(story(provider, store, clock), store))  # type: ignore[arg-type]
-        except Died:
-            store.dead, store.fatal, found = False, None, found + 1
-            logs = await soon(story(provider, store, clock))
-        log, *tasks = logs
-        charged = Counter(map(call_of, of_type(log, EV_RUN_CHARGED)))
-        assert cost_of(tasks) <= taken(log) <= 100 * CENT, f"after a crash {when} append {place}"
-        assert set(charged.values()) <= {1}
-        assert 2 * 30 * CENT <= cost_of(tasks) <= 3 * 30 * CENT
-        left = Counter(data["turn"] for task in tasks for data in of_type(task, EV_CALL_STARTED))
-        assert provider.asked <= sum(left.values())
-    assert place > 30
-    assert found > 10
-
-
-async def tenants(provider: Provider, store: MortalStore, clock: ManualClock) -> list[list[Envelope]]:
-    """Four channels ask for 30 cents each, and the hub has a dollar. Returns their logs, that of the ledger first."""
-    hub = await Hub.over(store, clock=clock)
-    agent = Agent("bob", model=provider, guards=[Budget(dollars="1", scope="tenant")])
-    asked = [agent.invoke("Go", thread_id=f"t{number}", hub=hub, message_id="m") for number in range(4)]
-    replies = await asyncio.gather(*asked)
-    logs = [await hub.log("system:spend"), *[await hub.log(reply.channel_id) for reply in replies]]
-    await hub.close()
-    return logs
-
-
-@pytest.mark.parametrize("when", [BEFORE, AFTER])
-async def test_a_crash_at_every_write_keeps_the_hub_within_its_budget(when: str) -> None:
-    clock = ManualClock()
-    store, found = MortalStore(clock), 0
-    await soon(tenants(Provider(30 * CENT), store, clock))
-    for place in range(1, store.appends + 1):
-        clock, provider = ManualClock(), Provider(30 * CENT)
-        store = MortalStore(clock)
-        store.fatal = place, when
-        try:
-            ledger, *channels = await soon(until_death(tenants(provider, store, clock), store))  # type: ignore[arg-type]
-        except Died:
-            store.dead, store.fatal, found = False, None, found + 1
-            ledger, *channels = await soon(tenants(provider, store, clock))
-        most = {call_of(data): int(str(data["most"])) for data in of_type(ledger, EV_RUN_CHARGED)}
-        cost = {call_of(data): int(str(data.get("cost", 0))) for data in of_type(ledger, EV_RUN_SETTLED)}
-        booked = sum((most | cost).values())
-        assert cost_of(channels) <= booked <= 100 * CENT, f"after a crash {when} append {place}"
-        assert len(most) == len(of_type(ledger, EV_RUN_CHARGED)) >= len(cost)
-        assert cost_of(channels) >= 2 * 30 * CENT
-    assert found > 10
