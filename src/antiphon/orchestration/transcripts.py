@@ -23,7 +23,7 @@ from antiphon.core.codec import Malformed, as_type, check_json, check_unique_key
 from antiphon.core.envelope import Envelope, Instant, Json, to_instant
 from antiphon.core.errors import RulesInvalid, UsageError
 from antiphon.core.event_data import data_of
-from antiphon.core.events import EV_CHANNEL_CREATED, EV_CHANNEL_OPENED, EV_TEXT, ChannelCreated, Seat
+from antiphon.core.events import EV_CHANNEL_CREATED, EV_CHANNEL_OPENED, EV_TEXT, EV_TURN_ASSIGNED, ChannelCreated, Seat
 from antiphon.core.execution_events import (
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
@@ -38,9 +38,9 @@ from antiphon.core.protection_events import (
     EV_DEADLOCK_DETECTED,
     EV_LOOP_DETECTED,
 )
-from antiphon.core.ruleset import Expectation, Ruleset, Seats
-from antiphon.core.state import WAIT, Decision, State
-from antiphon.core.step import Admitted, hub_draft, journal_draft, record_all
+from antiphon.core.ruleset import AdapterTraits, Expectation, Ruleset, Seats
+from antiphon.core.state import WAIT, Assign, Decision, State
+from antiphon.core.step import Admitted, fact_drafts, hub_draft, journal_draft, record_all
 from antiphon.core.text import describe, explain_decode_error
 from antiphon.guards.amounts import MICRO, parse_dollars
 
@@ -53,6 +53,8 @@ MODEL_NAME = "model"
 DEFAULT_POLLS = 100
 FIRST_INSTANT = "2000-01-01T00:00:00.000000Z"
 """The time of lines before the first that says one."""
+NEXT_FIELD = "addressed_to"
+WARNING = "warn"
 GUARDS_BY_EVENT = {
     EV_LOOP_DETECTED: "loop",
     EV_DEADLOCK_DETECTED: "deadlock",
@@ -102,7 +104,10 @@ class Trip(msgspec.Struct, frozen=True):
 
 
 class TranscriptAdapter:
-    """A channel in which all speak freely, and nothing follows."""
+    """A channel in which the one has the turn to whom a text is addressed.
+
+    It is not asked when something is recorded: a transcript goes on where a guard would have stopped it.
+    """
 
     name: ClassVar[str] = TRANSCRIPT_ID
     seats: ClassVar[Seats] = Seats(0)
@@ -114,7 +119,8 @@ class TranscriptAdapter:
         pass
 
     def decide(self, memory: object, state: State, envelope: Envelope) -> Decision:
-        return WAIT
+        follows = envelope.event_data.get(NEXT_FIELD)
+        return Assign((follows,)) if isinstance(follows, str) else WAIT
 
 
 def read_transcript(lines: Iterable[str | bytes]) -> list[tuple[int, TranscriptLine]]:
@@ -128,8 +134,18 @@ def inspect_transcript(
     """What these guards find in a transcript, in its order."""
     kinds = _kinds_of_speakers(lines, people)
     replay = _TranscriptReplay(guards, kinds)
-    for number, line in lines:
-        yield from replay.play(number, line)
+    for (number, line), following in zip(lines, _speakers_behind(lines), strict=True):
+        yield from replay.play(number, line, following)
+
+
+def _speakers_behind(lines: Sequence[tuple[int, TranscriptLine]]) -> list[str]:
+    """For each line who speaks, or calls a tool, next; "" for the last."""
+    found: list[str] = []
+    following = ""
+    for _, line in reversed(lines):
+        found.append(following)
+        following = following if line.kind == "control" else line.speaker
+    return found[::-1]
 
 
 def _read_line(number: int, text: str | bytes) -> TranscriptLine:
@@ -213,7 +229,7 @@ class _TranscriptReplay:
     """The channel that a transcript is folded into."""
 
     def __init__(self, guards: Sequence[Guard], kinds: dict[str, SpeakerKind]) -> None:
-        self._ruleset = Ruleset(TranscriptAdapter({}), guards)
+        self._ruleset = Ruleset(TranscriptAdapter({}), guards, AdapterTraits(reacts=frozenset()))
         self._kinds = kinds
         numbers = count(1)
         self._new_id = lambda: f"e{next(numbers)}"
@@ -224,14 +240,16 @@ class _TranscriptReplay:
         self._calls: dict[str, int] = {}
         """How many calls each agent has made."""
         self._found: list[Envelope] = []
+        self._said = Envelope()
+        """What was said last."""
         self._fold = self._ruleset.begin(TRANSCRIPT_ID)
         creator = next(iter(kinds), "")
         seats = [Seat(name, kind) for name, kind in kinds.items()]
         created = ChannelCreated(TRANSCRIPT_ID, creator, seats)
         self._record(hub_draft(EV_CHANNEL_CREATED, data_of(created)), hub_draft(EV_CHANNEL_OPENED, {}))
 
-    def play(self, number: int, line: TranscriptLine) -> list[Trip]:
-        """What the guards find in one more line."""
+    def play(self, number: int, line: TranscriptLine, following: str) -> list[Trip]:
+        """What the guards find in one more line. `following` speaks, or calls a tool, next."""
         self._line, self._found = number, []
         at = _instant_of(number, line.at)
         self._now = max(self._now, at) if at is not None else self._now
@@ -242,8 +260,20 @@ class _TranscriptReplay:
             if line.tool is not None:
                 self._call(line, line.tool)
         if line.text is not None:
-            self._record(Envelope("", "", line.speaker, None, EV_TEXT, {"text": line.text}))
+            self._say(line.speaker, line.text, following)
         return [self._trip(envelope) for envelope in self._found]
+
+    def _say(self, speaker: str, text: str, following: str) -> None:
+        """Record a text, what guards find in that the next one speaks, and that it does."""
+        passes_on = following != speaker and self._kinds.get(following) == "agent"
+        data: Json = {"text": text, NEXT_FIELD: following} if passes_on else {"text": text}
+        self._record(Envelope("", "", speaker, None, EV_TEXT, data))
+        if not passes_on:
+            return
+        decided = self._ruleset.decide(self._fold, self._said)
+        cause = self._said.envelope_id
+        self._record(*fact_drafts(decided.facts, cause))
+        self._record(hub_draft(EV_TURN_ASSIGNED, {"speakers": [following], "reason": ""}, cause=cause))
 
     def _trip(self, envelope: Envelope) -> Trip:
         first = envelope.event_data.get("first_seq")
@@ -295,5 +325,7 @@ class _TranscriptReplay:
         self._fold = admitted.fold
         for envelope in admitted.batch:
             self._line_at[envelope.sequence] = self._line
-            if envelope.event_type in GUARDS_BY_EVENT:
+            if envelope.event_type == EV_TEXT:
+                self._said = envelope
+            if envelope.event_type in GUARDS_BY_EVENT and envelope.event_data.get("action") != WARNING:
                 self._found.append(envelope)
