@@ -50,7 +50,7 @@ def sample_of(hint: object) -> object:
     return samples.get(kind)
 
 
-@pytest.mark.parametrize("event_type", SHAPES)
+@pytest.mark.parametrize("event_type", sorted(SHAPES))
 def test_each_event_has_a_sentence(event_type: str) -> None:
     envelope = by_hub(event_type, **minimal_data(SHAPES[event_type]))
     said = describe_envelope(envelope)
@@ -65,7 +65,7 @@ def test_each_event_has_a_sentence(event_type: str) -> None:
     ("event_type", "value"),
     [
         (event_type, value)
-        for event_type, shape in SHAPES.items()
+        for event_type, shape in sorted(SHAPES.items())
         if shape in VARIANT_FIELDS
         for value in get_args(get_type_hints(shape)[VARIANT_FIELDS[shape]]) or VARIANTS[shape]
     ],
