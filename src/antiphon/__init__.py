@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     from antiphon.guards.budget import Budget
     from antiphon.guards.cost_velocity import CostVelocityMonitor
     from antiphon.guards.deadlines import Deadlines
+    from antiphon.guards.deadlock import DeadlockMonitor
     from antiphon.guards.gate_checks import CheckResult, register_check
     from antiphon.guards.gate_guard import GateGuard
     from antiphon.guards.gates import Gate
@@ -195,6 +196,7 @@ _LATER = {
     "guards.cost_velocity": "CostVelocityMonitor",
     "guards.deadlines": "Deadlines",
     "guards.breaker": "CircuitBreaker",
+    "guards.deadlock": "DeadlockMonitor",
     "guards.gate_checks": "CheckResult register_check",
     "guards.gate_guard": "GateGuard",
     "guards.gates": "Gate",
@@ -241,6 +243,7 @@ __all__ += ["ApprovalEvent", "Approved", "ArgumentRule", "Ask", "Asked", "Assign
 __all__ += ["BridgedModel", "Budget", "Call", "CedarPolicy", "Change", "Channel", "CheckResult", "CircuitBreaker"]
 __all__ += ["Close", "Conflict", "ContextEquals", "ContextIn", "ContextThreshold", "ConversationPhase"]
 __all__ += ["ConversationPipeline", "ConversationRouter", "ConversationSetup", "ConversationState"]
+__all__ += ["DeadlockMonitor"]
 __all__ += ["DEFAULT_TOOLS", "END", "CostVelocityMonitor", "Deadlines", "Decision", "Denied", "Deny", "DepthLimit"]
 __all__ += ["EV_CHANNEL_CLOSED", "EV_CHANNEL_EXPIRED", "EV_CHANNEL_INVITE", "EV_CHANNEL_INVITE_ACK"]
 __all__ += ["EV_CHANNEL_INVITE_REJECT", "EV_CHANNEL_OPENED", "EV_CONTEXT_SET", "EV_EXPECTATION_VIOLATED", "EV_PACKET"]

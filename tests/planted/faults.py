@@ -23,6 +23,8 @@ from antiphon.guards import (
     breaker_machine,
     budget,
     counted_calls,
+    deadline_memory,
+    deadlock_memory,
     gates,
     loop_windows,
     loops,
@@ -244,6 +246,19 @@ def _(patch: pytest.MonkeyPatch) -> None:
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state.State, "task_depth", 0)
+
+
+@fault(
+    "every_dialogue_is_a_deadlock",
+    found_by="tests/guards/test_deadlock.py::test_an_ordinary_dialogue_goes_on_as_long_as_it_says_anything_new",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadlock_memory, "_round_key", lambda memory, names: "-".join(sorted(names)))
+
+
+@fault("deadline_as_duration", found_by="tests/guards/test_deadlines.py::test_a_call_that_starts_again_keeps_its_time")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadline_memory.RunTimes, "call", lambda self, turn_id, index: None)
 
 
 # Loops

@@ -179,12 +179,12 @@ class CallGuards:
         asked = (entry for slot, part in self._sharing for entry in part.ask(fold.memory_at(slot), fold.state, draft))
         return _each_once(asked)
 
-    def task_facts(self, fold: Fold, draft: Envelope, reason: str) -> tuple[RelatedFact, ...]:
-        """What is recorded of a task that was denied for this reason."""
+    def task_facts(self, fold: Fold, draft: Envelope, denial: Deny) -> tuple[RelatedFact, ...]:
+        """What is recorded of a task that was denied: by a guard, or by the ledger that a guard counts in."""
         return tuple(
             fact
             for slot, part in self._task_permitters
-            if isinstance(part, ExplainsTasks) and part.name == reason
+            if isinstance(part, ExplainsTasks) and part.name == (denial.guard or denial.reason)
             for fact in part.task_facts(fold.memory_at(slot), fold.state, draft)
         )
 

@@ -144,10 +144,9 @@ class Deadlines(msgspec.Struct, frozen=True):
         own: LayerDeadline | None = None
         if draft.event_type == EV_CALL_STARTED and not data.get("open_ended"):
             own = self._layer("step", CountedSince(now, now) if call is None else call.since)
-        held = [
-            *self._turn_deadlines(memory, state, memory.turn(turn_id)),
-            *([] if own is None or call is None else [own]),
-        ]
+        held = list(self._turn_deadlines(memory, state, memory.turn(turn_id)))
+        if own is not None and (call is not None or own.at <= now):
+            held.append(own)
         first = min(held, default=None)
         if first is not None and first.at < add_seconds(now, LEAST_SECONDS):
             return Deny(DEADLINE_REASON, _denial_text(first, call), final=True)

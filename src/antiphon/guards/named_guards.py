@@ -60,6 +60,7 @@ TIER_GUARDS: tuple[str, ...] = (
     "breaker",
     "retry_budget",
     "loop",
+    "deadlock",
 )
 """The guards that every tier brings. What differs between tiers is said by each guard's `for_tier`."""
 

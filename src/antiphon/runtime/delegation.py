@@ -37,6 +37,7 @@ from antiphon.core.state import State
 from antiphon.core.step import owed_turn
 from antiphon.core.text import describe
 from antiphon.guards.deadlines import task_deadline
+from antiphon.guards.deadlock_memory import TASK_CHAIN, task_chain, task_entry, words_digest
 from antiphon.guards.named_guards import inherit_guards
 from antiphon.hub.live import LiveChannel
 from antiphon.runtime.arguments import check_ttl
@@ -157,7 +158,7 @@ class DelegatedTasks:
         report = TaskReport(core, parent, given)
         await report.check_depth()
         await self._check_task(task)
-        await report.start(add_seconds(core.clock.now(), task.ttl or DEFAULT_TASK_SECONDS))
+        await report.start(add_seconds(core.clock.now(), task.ttl or DEFAULT_TASK_SECONDS), task.text)
         try:
             child = await self._child_channel(task, parent)
         except Denied as denied:
@@ -220,6 +221,8 @@ class DelegatedTasks:
             parent, left = given_in.state, task_deadline(given_in.ruleset, given_in.fold, task.turn_id)
             origin: Json = {"parent": task.parent, "turn": task.turn_id, "depth": parent.task_depth + 1}
             origin |= {"root": parent.run_id, **left}
+            if given_in.ruleset.calls.about_tasks:
+                origin[TASK_CHAIN] = [*task_chain(parent), task_entry(task.agent.name, words_digest(task.text))]
             knobs: Json = {TASK_KNOB: origin, **_inherited_knobs(parent, task)}
             if task.ttl is not None:
                 knobs["expectations"] = [NO_REPLY_LIMIT]

@@ -183,6 +183,10 @@ def _check_named_people(created: ChannelCreated) -> None:
     people = {seat.name for seat in created.participants}
     writers = created.knobs.get("writers")
     named = {f"writers of {key!r}": names for key, names in writers.items()} if isinstance(writers, dict) else {}
+    guards = created.knobs.get("guards")
+    for guard in guards if isinstance(guards, list) else []:
+        if isinstance(guard, dict) and guard.get("reroute_to") is not None:
+            named[f"reroute_to of {guard.get('name')}"] = [guard["reroute_to"]]
     for knob, names in {"interjectors": created.knobs.get("interjectors"), **named}.items():
         for name in names if isinstance(names, list) else []:
             if isinstance(name, str) and name not in people:

@@ -27,6 +27,7 @@ from antiphon.core.evolve import DEFAULT_TASK_SECONDS
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import RelatedFact, State
 from antiphon.core.step import Admitted, fact_drafts, hub_draft, record, record_all, stamp_draft
+from antiphon.guards.deadlock_memory import TASK_WORDS, words_digest
 from antiphon.guards.run_limits import DEFAULT_DEPTH_LIMIT, DepthLimit, is_reached
 from antiphon.hub.admission import RecordDraft
 from antiphon.hub.live import LiveChannel
@@ -58,9 +59,13 @@ class TaskReport:
     def __init__(self, core: HubCore, parent: LiveChannel, given: TaskAssignment) -> None:
         self._core, self._parent, self.given = core, parent, given
 
-    async def start(self, until: Instant) -> None:
-        """Record that the task is given, unless that is known; `Denied` if a guard refuses it."""
-        draft = self._draft(EV_TASK_STARTED, {"until": until})
+    async def start(self, until: Instant, words: str) -> None:
+        """Record that the task is given, unless that is known; `Denied` if a guard refuses it.
+
+        Where guards are asked about tasks, the digest of what is to be done is recorded with it.
+        """
+        told: Json = {TASK_WORDS: words_digest(words)} if self._parent.ruleset.calls.about_tasks else {}
+        draft = self._draft(EV_TASK_STARTED, {"until": until, **told})
         plan = _StartTask(draft, self._core.new_id)
         if self._parent.ruleset.calls.about_tasks:
             if draft.envelope_id in await self._core.store.find(self.given.parent, [draft.envelope_id]):
@@ -165,7 +170,7 @@ class _StartTask:
         self.denial = self.refused or ruleset.calls.permit_task(fold, stamped)
         if self.denial is None:
             return record(fold, self._draft, ruleset=ruleset, at=at, new_id=new_id)
-        facts: tuple[RelatedFact, ...] = ruleset.calls.task_facts(fold, stamped, self.denial.reason)
+        facts: tuple[RelatedFact, ...] = ruleset.calls.task_facts(fold, stamped, self.denial)
         drafts = fact_drafts(facts, self._draft.causation_id)
         return record_all(fold, drafts, ruleset=ruleset, at=at, new_id=new_id) if drafts else None
 
