@@ -32,7 +32,7 @@ from antiphon.guards import (
 )
 from antiphon.guards.gate_checks import CheckFault, CheckResult
 from antiphon.hub import channel_log, ledgers, live
-from antiphon.runtime import approvals, cedar_policy, gate_runs, subscriptions
+from antiphon.runtime import cedar_policy, decisions, gate_runs, subscriptions
 from antiphon.store import sqlite_commits
 from antiphon.store.records import genesis_hash
 from antiphon.store.sqlite import SqliteStore
@@ -161,12 +161,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
     found_by="tests/runtime/test_approvals.py::test_neither_agents_nor_services_decide",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
-    record = approvals._record_decision
+    record = decisions._record_decision
 
     async def decided_by_anybody(*given: object, kind: str, **options: object) -> object:
-        return await record(*given, kind=approvals.HUMAN_KIND, **options)  # type: ignore[arg-type]
+        return await record(*given, kind=decisions.HUMAN_KIND, **options)  # type: ignore[arg-type]
 
-    patch.setattr(approvals, "_record_decision", decided_by_anybody)
+    patch.setattr(decisions, "_record_decision", decided_by_anybody)
 
 
 # Budgets
