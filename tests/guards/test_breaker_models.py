@@ -135,6 +135,41 @@ async def test_a_person_is_asked_where_the_fallback_is_to_escalate(hub: Hub, clo
     assert "model:far is not called now" in str(asked["why"])
 
 
+async def test_a_call_that_a_person_approves_tries_the_model(hub: Hub, clock: ManualClock) -> None:
+    provider = Provider()
+    agent = agent_of(provider, CircuitBreaker(fallback="escalate"))
+    await open_breaker(hub, clock, agent)
+    provider.down = False
+    ann, dana = await hub.register("ann"), await hub.register("dana", kind="human")
+    await hub.register(agent)
+    channel = await ann.open(target=["bob", "dana"], type="discussion", knobs={"guards": agent.guards})
+    await channel.send("Go")
+    await wait_until(lambda: any(turn.waits_for_person for turn in channel.state.owed))
+    [approval] = await hub.approvals(channel.channel_id)
+    await dana.decide(approval.approval_id, "approve")
+    await wait_until(lambda: not channel.state.owed)
+    assert provider.asked == 6
+    assert [target for _, _, target in await changes_in(hub, LEDGER)] == ["open", "half_open", "closed"]
+    assert (await data_in(hub, LEDGER, EV_BREAKER_CHANGED))[1]["reason"] == "approved"
+
+
+async def test_a_model_that_was_stopped_is_for_a_person_to_try(hub: Hub, clock: ManualClock) -> None:
+    """Whatever the guard says: nothing else opens it again."""
+    provider = Provider()
+    agent = agent_of(provider, CircuitBreaker(max_trips=1))
+    await open_breaker(hub, clock, agent)
+    await clock.advance(33)
+    assert await outcome_of(agent, hub, clock) == "denied:breaker_open"
+    assert (await changes_in(hub, LEDGER))[-1] == ("model:far", "open", "stopped")
+    await clock.advance(10**5)
+    ann = await hub.register("ann")
+    channel = await ann.open(target="bob", knobs={"guards": agent.guards})
+    await channel.send("Go")
+    await wait_until(lambda: any(turn.waits_for_person for turn in channel.state.owed))
+    [asked] = await data_in(hub, channel.channel_id, EV_APPROVAL_REQUESTED)
+    assert "a person must allow the next call" in str(asked["why"])
+
+
 def test_the_regulated_tier_refuses_another_model() -> None:
     guard = CircuitBreaker(fallback={"model": "spare"})
     with pytest.raises(RulesInvalid, match="the regulated tier does not change models; give 'escalate'"):

@@ -56,7 +56,9 @@ async def two_hubs(tmp_path: Path | None, clock: ManualClock) -> AsyncIterator[l
 
 async def asked(hub: Hub, call: str, **more: object) -> Deny | None:
     data: Json = {"scope": SCOPE, "call": call, **more}
-    return await hub.core.ledgers.offer(LedgerEntry("breakers", EV_BREAKER_ASKED, data), run="", key=f"asked {call}")
+    return await hub.core.ledgers.offer(
+        LedgerEntry("breakers", EV_BREAKER_ASKED, data, repeatable=True), run="", key=f"asked {call}"
+    )
 
 
 async def counted(hub: Hub, clock: ManualClock, call: str, failure: str = "", **more: object) -> None:
@@ -145,8 +147,10 @@ async def test_a_probe_that_never_returns_loses_its_lease_at_its_deadline() -> N
         assert isinstance(await asked(hub, "third"), Deny)
         last = (await data_in(hub, LEDGER, EV_BREAKER_CHANGED))[-1]
         assert (last["target"], last["reason"], last["epoch"], last["trips"]) == ("open", "lease_expired", 2, 2)
+        assert isinstance(await asked(hub, "first"), Deny)  # made again after a crash, and too late by now
         await clock.advance(66)
         assert await asked(hub, "fourth") is None
+        assert isinstance(await asked(hub, "first"), Deny)
 
 
 async def test_a_late_success_of_one_epoch_does_not_close_the_next() -> None:

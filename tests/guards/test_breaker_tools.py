@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import reduce
+from pathlib import Path
 
 import pytest
 
@@ -169,16 +170,12 @@ def test_what_a_guard_denies_is_no_failure() -> None:
     assert channel.memory.breakers.get("tool:search") is None or channel.status("tool:search") == "closed"
 
 
-def test_a_timeout_at_the_deadline_of_the_caller_is_no_failure() -> None:
+def test_a_call_that_was_cut_off_by_the_deadline_of_its_caller_is_no_failure() -> None:
     channel = Channel()
     for _ in range(10):
-        index = channel.start(until=add_seconds(channel.at, 5))
-        channel.wait(5)
-        assert channel.end(index, "timeout") == []
+        assert channel.call("cancelled", denied="deadline") == []
     for number in range(5):
-        index = channel.start(until=add_seconds(channel.at, 50))
-        channel.wait(5)
-        assert bool(channel.end(index, "timeout")) == (number == 4)
+        assert bool(channel.call("timeout", denied="deadline")) == (number == 4)  # by the limit of the step itself
 
 
 def test_one_call_tries_a_tool_and_a_late_success_of_before_changes_nothing() -> None:
@@ -312,6 +309,26 @@ def test_memory_is_bounded() -> None:
     assert len(channel.memory.breakers) <= 256
     assert len(channel.memory.calls) <= 256
     check_guard(CircuitBreaker())
+
+
+async def test_an_open_tool_stays_open_in_the_next_process(tmp_path: Path) -> None:
+    """The breaker folds from the log of its channel, on a real file."""
+    clock, tried = ManualClock(), []
+
+    @tool
+    async def fetch(page: int) -> str:
+        tried.append(page)
+        raise ConnectionError("down")
+
+    for turn in range(2):
+        pages = [calls("fetch", {"page": page}) for page in range(4)]
+        model = ScriptedModel([*pages, says("It is down.")])
+        bob = Agent("bob", model=model, tools=[fetch], guards=[CircuitBreaker()])
+        async with Hub.open(f"sqlite:///{tmp_path / 'team.db'}", clock=clock) as desk:
+            reply = await soon(bob.invoke(f"Turn {turn}", hub=desk, thread_id="t"))
+            found = await changes_in(desk, reply.channel_id)
+    assert tried == [0, 1, 2, 3, 0]
+    assert found == [("tool:fetch", "closed", "open")]
 
 
 @pytest.fixture

@@ -158,6 +158,8 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     data: Json
     otherwise: Callable[[Deny], Objection] | None = None
     """What happens instead if the ledger denies the call; None if it is denied."""
+    repeatable: bool = False
+    """Whether a repeated offer is decided anew, by a guard that knows calls; otherwise it is answered as at first."""
     unreachable: str = ""
     """The reason for which the call is denied while the store cannot be asked; "" if it waits for the store."""
 

@@ -83,7 +83,8 @@ def asked_entry(
     for name, value in (("until", data.get("until")), ("approved", bool(data.get("approved"))), ("limits", limits)):
         if value:
             asked[name] = value
-    return LedgerEntry(BREAKERS_LEDGER, EV_BREAKER_ASKED, asked, otherwise)
+    # The probe is known by its call. One that is made again after a crash is refused if another call tries meanwhile.
+    return LedgerEntry(BREAKERS_LEDGER, EV_BREAKER_ASKED, asked, otherwise, repeatable=True)
 
 
 def counted_entry(

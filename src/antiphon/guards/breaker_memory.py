@@ -37,7 +37,6 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """The breaker that channels share, if a model is called."""
     began: Instant = NEVER
     attempt: int = 1
-    until: Instant = NEVER
     failure: str = ""
     """Once it has ended: as it is recorded, or `neutral`."""
 
@@ -112,9 +111,7 @@ def note_started(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
         return memory
     breakers = memory.breakers
     scopes = tuple((name, breakers[name].epoch if name in breakers else 0) for name in names)
-    until = data.get("until")
-    note = CallNote(scopes, model, envelope.created_at, until=until if isinstance(until, str) else NEVER)
-    calls = {**memory.calls, call_mark(data): note}
+    calls = {**memory.calls, call_mark(data): CallNote(scopes, model, envelope.created_at)}
     if len(calls) > MAX_CALLS:
         del calls[next(iter(calls))]
     return replace(memory, calls=calls)
@@ -141,7 +138,7 @@ def note_ended(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     note = memory.calls.get(key)
     if note is None:
         return memory if memory.last is None else replace(memory, last=None)
-    failure = _outcome_class(note, envelope)
+    failure = _outcome_class(envelope)
     note = replace(note, failure=failure)
     calls = {each: known for each, known in memory.calls.items() if each != key}
     memory = _note_spend(memory, envelope)
@@ -163,13 +160,11 @@ def note_turn_over(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     return memory if len(calls) == len(memory.calls) else replace(memory, calls=calls)
 
 
-def _outcome_class(note: CallNote, envelope: Envelope) -> str:
+def _outcome_class(envelope: Envelope) -> str:
     """The failure as it is recorded; `neutral` if the call has not left, or its caller has ended it."""
     data = envelope.event_data
     failure = data.get("failure", "")
     if data.get("by") or failure == "cancelled" or (data.get("denied") and not failure):
-        return NEUTRAL
-    if failure == "timeout" and NEVER < note.until <= envelope.created_at:
         return NEUTRAL
     if not failure and envelope.event_type == EV_CALL_FAILED:
         return NEUTRAL

@@ -2,7 +2,8 @@
 
 Rule 1: the guards of a ledger answer an offer inside the append that records what they say, so that calls which leave
         at once, from several channels or hubs, cannot exceed together what they may not exceed alone.
-Rule 2: an offer is known by the call it is about. A repeated one is answered as the first was, and counted once.
+Rule 2: an offer is known by the call it is about. A repeated one is answered as the first was, and counted once;
+        unless its guard knows calls by itself, and decides anew.
 Rule 3: what a guard records nothing of costs neither a write nor a read, unless hubs share the store.
 Rule 4: a ledger of the hub is a system channel. That of a run is the log of the channel in which the run began.
 """
@@ -40,10 +41,11 @@ class Ledgers:
         draft = hub_draft(entry.event_type, entry.data)
         if await self._is_passed_over(live, draft):
             return None
-        draft = replace(draft, envelope_id=derived_id(live.state.channel_id, key, entry.event_type))
+        if not entry.repeatable:
+            draft = replace(draft, envelope_id=derived_id(live.state.channel_id, key, entry.event_type))
         plan = _RecordOffer(draft, self._channels.deps.new_id)
         try:
-            await live.submit(plan, draft=draft)
+            await live.submit(plan, draft=None if entry.repeatable else draft)
         except Denied as denied:
             if denied.reason == "conflict":
                 return None  # the first offer under this id is recorded, with another time or price perhaps
