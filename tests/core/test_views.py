@@ -64,6 +64,14 @@ def test_names_stand_before_what_others_said() -> None:
     ]
 
 
+def test_an_agent_is_shown_what_a_guard_tells_it_and_the_others_are_not() -> None:
+    told = fact("hub", "antiphon.agent.corrected", {"text": "Say something else.", "guard": "loop"}, audience=["bob"])
+    log = [*LOG[:-1], told]
+    assert FullTranscript().project(log, "bob")[-1] == user("[note] Say something else.")
+    assert NamedTranscript().project(log, "bob")[-1] == user("hub: [note] Say something else.")
+    assert FullTranscript().project(log, "carol") == FullTranscript().project(LOG, "carol")
+
+
 @pytest.mark.parametrize(
     ("recent_n", "expected"),
     [
