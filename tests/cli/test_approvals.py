@@ -65,7 +65,7 @@ def test_a_decision_in_a_shell(store: Path) -> None:
     shown = typed("approvals", str(store))
     assert (shown.returncode, shown.stderr) == (0, "")
     titles, row = shown.stdout.splitlines()
-    assert titles.split() == ["APPROVAL", "KIND", "AGENT", "WHAT", "WAITS", "BECAUSE"]
+    assert titles.split() == ["APPROVAL", "KIND", "AGENT", "WHAT", "WHO", "MAY", "DECIDE", "BY", "WAITS", "BECAUSE"]
     approval_id, kind, name, _ = row.split(maxsplit=3)
     assert (kind, name) == ("turn", AGENT)
     assert "its process died once" in row

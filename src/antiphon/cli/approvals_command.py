@@ -25,9 +25,10 @@ from antiphon.cli.store_options import (
     read_store,
     store_or_server_options,
 )
-from antiphon.cli.table_layout import Cell, TableRow, escape_unprintable
-from antiphon.core.approval_rules import Approval
-from antiphon.core.codec import to_json
+from antiphon.cli.table_layout import Cell, TableRow, escape_hidden, escape_unprintable
+from antiphon.core.approval_rules import ASKED_CALL, Approval
+from antiphon.core.codec import Malformed, parse_json, to_json
+from antiphon.core.envelope import Json
 from antiphon.core.errors import UsageError
 from antiphon.runtime.approvals import stored_approvals
 from antiphon.runtime.decisions import PersonDecision, decide_approval
@@ -37,13 +38,15 @@ from antiphon.server.schemas import ApprovalList, Decided
 OWN_VIEW, OPERATOR_VIEW = "own", "operator"
 UNSEEN_DIGEST = "-"
 """Matches nothing: the server then answers what became of an approval that is no longer listed."""
-APPROVAL_TITLES = ("APPROVAL", "KIND", "AGENT", "WHAT", "WAITS BECAUSE")
-MAX_SHOWN_ARGS_CHARS = 80
+APPROVAL_TITLES = ("APPROVAL", "KIND", "AGENT", "WHAT", "WHO MAY", "DECIDE BY", "WAITS BECAUSE")
 DECISION_OUTCOMES = {
     "approve": "retried as soon as a hub runs its agent",
+    "edit": "leaves with these arguments as soon as a hub runs its agent",
     "reject": "given up",
     "respond": "answered with the text that was given",
 }
+APPROVED_CALL = "leaves as soon as a hub runs its agent"
+"""The outcome of `approve` for a call that has not left."""
 
 
 class DecisionOptions(StorePlace):
@@ -78,34 +81,63 @@ decision_options = combine_options(
 def approvals_command() -> None:
     """List what waits for a person, and decide about it.
 
-    Two things wait for a person: a call in doubt (it left, and its outcome was not recorded) and a suspended turn (its
-    process died too often). Without a command they are listed, each with its ID. Then decide:
+    Three things wait for a person: a call that needs approval before it leaves, a call in doubt (it left, and its
+    outcome was not recorded) and a suspended turn (its process died too often). Without a command they are listed, each
+    with its ID. Then decide:
 
     \b
-    approve   retry: make the call again, or attempt the turn again
+    approve   let the call leave; or retry: make the call again, or attempt the turn again
+    edit      let the call leave with other arguments: --args JSON, all of them
     respond   give the result of the call, or the answer of the agent, with --text
-    reject    give up: the model reads that the call is not to be relied on, or the turn fails as rejected
+    reject    give up: the model reads that the call was not made, or the turn fails as rejected
 
-    A person decides, by name: --as NAME, who is registered as human if the store does not know them yet. The first
-    decision wins. A server that uses the store has to be asked: --server URL, with a key of a person in ANTIPHON_KEY.
-    Each of these takes --json.
+    A person decides, by name: --as NAME, who is registered as human if the store does not know them yet. Approvers may
+    be named by the tool or the channel; without any, the person who asked may not decide. The first decision wins. A
+    server that uses the store has to be asked: --server URL, with a key of a person in ANTIPHON_KEY. Each of these
+    takes --json.
 
     \b
     antiphon approvals team.db
     antiphon approvals approve ID team.db --as dana
-    antiphon approvals respond ID team.db --as dana --text "Order 7 is refunded."
+    antiphon approvals edit ID team.db --as dana --args '{"order": "7", "cents": 100}'
     """
 
 
 @approvals_command.command()
 @decision_options
 def approve(**options: Unpack[DecisionOptions]) -> None:
-    """Retry what waits under ID.
+    """Let the call leave that waits under ID, or retry what is in doubt.
 
     \b
     antiphon approvals approve ID team.db --as dana
     """
     _decide_and_show("approve", options)
+
+
+@approvals_command.command()
+@decision_options
+@click.option(
+    "--args",
+    "args_json",
+    metavar="JSON",
+    required=True,
+    help="All arguments of the call as they are to be, as an object.",
+)
+def edit(*, args_json: str, **options: Unpack[DecisionOptions]) -> None:
+    """Let the call that waits under ID leave with other arguments.
+
+    They are checked by the schema of the tool, and by all guards again.
+
+    \b
+    antiphon approvals edit ID team.db --as dana --args '{"order": "7", "cents": 100}'
+    """
+    try:
+        args = parse_json(args_json)
+    except Malformed as error:
+        raise click.UsageError(f"--args is no JSON: {escape_unprintable(str(error))}.") from error
+    if not isinstance(args, dict):
+        raise click.UsageError('--args is no JSON object; give the arguments by name, such as {"cents": 100}.')
+    _decide_and_show("edit", options, args=args)
 
 
 @approvals_command.command(name=LIST_COMMAND)
@@ -159,13 +191,15 @@ def respond(*, text: str, **options: Unpack[DecisionOptions]) -> None:
     _decide_and_show("respond", options, text=text)
 
 
-def _decide_and_show(decision: str, options: DecisionOptions, *, text: str | None = None) -> None:
+def _decide_and_show(
+    decision: str, options: DecisionOptions, *, text: str | None = None, args: Json | None = None
+) -> None:
     name = options["name"]
     if options["server"] and name:
         raise click.UsageError("--as and --server are given: at a server the participant of the key decides.")
     if not options["server"] and not name:
         raise click.UsageError("say who decides: --as NAME, a person; the name is registered as human if it is new.")
-    choice = PersonDecision(decision, options["reason"], text, digest=options["digest"])
+    choice = PersonDecision(decision, options["reason"], text, args, options["digest"])
     try:
         if options["server"]:
             made = _decide_at_server(ServerClient(options["server"]), options["approval_id"], choice)
@@ -176,7 +210,9 @@ def _decide_and_show(decision: str, options: DecisionOptions, *, text: str | Non
     if options["as_json"]:
         write_json(made)
     else:
-        outcome = f"  {made.approval_id} by {made.by}: {DECISION_OUTCOMES[made.decision]}"
+        asked = made.decision == "approve" and made.approval_id.endswith(f".{ASKED_CALL}")
+        outcome = APPROVED_CALL if asked else DECISION_OUTCOMES[made.decision]
+        outcome = f"  {made.approval_id} by {made.by}: {outcome}"
         select_output().line(Cell(made.decision, "bold"), outcome)
 
 
@@ -194,6 +230,8 @@ def _decide_at_server(server: ServerClient, approval_id: str, choice: PersonDeci
     body: dict[str, object] = {"decision": choice.decision, "digest": digest, "reason": choice.reason}
     if choice.text is not None:
         body["text"] = choice.text
+    if choice.args is not None:
+        body["args"] = choice.args
     return server.request("POST", f"/approvals/{quote(approval_id, safe='')}", Decided, body=body)
 
 
@@ -217,7 +255,10 @@ def _served_approvals(server: ServerClient, view: str) -> list[Approval]:
 
 
 def _approval_cells(approval: Approval) -> TableRow:
+    """An approval as a row. What the call would do is shown whole, and without hidden characters."""
     args = to_json(approval.args).decode() if approval.args else ""
-    args = args if len(args) <= MAX_SHOWN_ARGS_CHARS else args[: MAX_SHOWN_ARGS_CHARS - 1] + "…"
-    what = f"{approval.tool} {args}".strip() or f"turn {approval.turn_id}"
-    return Cell(approval.approval_id, "bold"), approval.kind, approval.agent, what, approval.why or "-"
+    what = escape_hidden(f"{approval.tool} {args}".strip()) or f"turn {approval.turn_id}"
+    who = ", ".join(approval.approvers) or "-"
+    by = f"{approval.decide_by[:19]}Z" if approval.decide_by else "-"
+    why = escape_hidden(approval.why) or "-"
+    return Cell(approval.approval_id, "bold"), approval.kind, approval.agent, what, escape_hidden(who), by, why

@@ -11,8 +11,10 @@ import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from antiphon.agents.progress import has_partial_answer
+from antiphon.cli.chat_decisions import WaitingCallDecision, settle_doubt
 from antiphon.cli.event_display import Display, DisplayEvent, DisplayNote, HandoffTracker, UserMessage, input_prompt
 from antiphon.cli.line_input import Interrupts, LineSource
 from antiphon.cli.store_options import MEMORY_URL, url_without_password
@@ -22,9 +24,7 @@ from antiphon.core.text import describe
 from antiphon.models.scripted import ScriptedModel
 from antiphon.runtime.agent import DEFAULT_SPEAKER, Agent
 from antiphon.runtime.channel import Channel
-from antiphon.runtime.decisions import PersonDecision, decide_approval
 from antiphon.runtime.hub import Hub
-from antiphon.runtime.turn_control import approval_id_of
 from antiphon.runtime.turn_events import (
     AgentEvent,
     FinalStateEvent,
@@ -41,6 +41,8 @@ CHAT_COMMANDS = {
     "/agent NAME": "talk to another agent, on a thread of its own",
     "/log": "where all of this is recorded, and how to read it",
     "/settle TEXT": "give the result of a call in doubt; `/settle again` retries it",
+    "/approve NAME": "let the call leave that waits for approval; NAME decides, by default who speaks here",
+    "/reject NAME": "refuse the call that waits for approval",
     "/as NAME": "speak as another person of the conversation",
     "/release": "give a conversation that a person has back to the agents; with a name, to that one",
     "/quit": "leave; so do Ctrl-C and Ctrl-D. During an answer, Ctrl-C stops the answer.",
@@ -88,7 +90,7 @@ class ChatContext:
                 await handlers[word](rest.strip())
             elif word == "/help":
                 there = {"/help", "/log", "/quit", *handlers}
-                shown = [f"  {name:13} {what}" for name, what in CHAT_COMMANDS.items() if name.split()[0] in there]
+                shown = [f"  {name:15} {what}" for name, what in CHAT_COMMANDS.items() if name.split()[0] in there]
                 for note in (*shown, *hints):
                     self.note(note)
             elif word == "/log":
@@ -113,7 +115,13 @@ class AgentChat:
 
     def __init__(self, hub: Hub, agents: tuple[Agent, ...], context: ChatContext) -> None:
         self._hub, self._agents, self._context = hub, agents, context
-        self._handlers = {"/agents": self._list, "/agent": self._switch_agent, "/settle": self._settle}
+        self._handlers: dict[str, Callable[[str], Awaitable[object]]] = {
+            "/agents": self._list,
+            "/agent": self._switch_agent,
+            "/settle": self._settle,
+            "/approve": partial(self._decide, "approve"),
+            "/reject": partial(self._decide, "reject"),
+        }
 
     async def run(self, agent: Agent, waiting: list[str]) -> bool:
         """Chat until the input ends, unanswered messages first; False if a turn failed."""
@@ -196,7 +204,14 @@ class AgentChat:
         await self._catch_up(_unanswered(self._channel))
 
     async def _settle(self, rest: str) -> None:
-        cause = await settle_doubt(self._hub, self._channel, rest)
+        await self._show_rest(await settle_doubt(self._hub, self._channel, rest))
+
+    async def _decide(self, decision: str, rest: str) -> None:
+        decide = WaitingCallDecision(self._hub, self._channel, decision, DEFAULT_SPEAKER)
+        await self._show_rest(await decide(rest))
+
+    async def _show_rest(self, cause: str | None) -> None:
+        """Show how the turn goes on that answers this message."""
         before = self._channel.state.sequence
         [message] = await self._messages([cause])
         await self._show_answer(message, after=before)
@@ -214,28 +229,6 @@ async def unanswered_messages(url: str, agent: Agent, thread_id: str) -> list[st
 
 def _unanswered(channel: Channel) -> list[str]:
     return [turn.cause for turn in channel.state.owed if turn.cause]
-
-
-async def settle_doubt(hub: Hub, channel: Channel, word: str, *, by: str = DEFAULT_SPEAKER) -> str | None:
-    """Settle the first call in doubt, or the first suspended turn; the message that its turn answers.
-
-    `channel` is held by `by`. `UsageError` if there is neither.
-    """
-    state = channel.state
-    turn = next((turn for turn in state.owed if turn.waits_for_person), None)
-    if turn is None:
-        raise UsageError("No call is in doubt here.")
-    if not word:
-        raise UsageError("Say what became of it: `/settle again`, or `/settle` and the result of the call.")
-    if turn.suspended:
-        choice = PersonDecision("approve") if word == "again" else PersonDecision("respond", text=word)
-        kind = state.participants.get(by, "service")
-        await decide_approval(hub.core, approval_id_of(state, turn, None), choice, by=by, kind=kind)
-    elif word == "again":
-        await channel.settle(turn.turn_id, turn.doubts[0], again=True)
-    else:
-        await channel.settle(turn.turn_id, turn.doubts[0], result=word)
-    return turn.cause
 
 
 def _has_answer(final: FinalStateEvent) -> bool:

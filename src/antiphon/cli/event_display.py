@@ -18,21 +18,25 @@ from antiphon.agents.declaration import DELEGATE_PREFIX
 from antiphon.agents.handoff_tool import HANDOFF_TOOL_NAME
 from antiphon.agents.intents import TRANSFER_PREFIX
 from antiphon.cli.console_output import CommandOutput, write_json
-from antiphon.cli.table_layout import Cell, escape_unprintable, participant_colour
+from antiphon.cli.table_layout import Cell, escape_hidden, escape_unprintable, participant_colour
+from antiphon.core.codec import to_json
 from antiphon.core.conversation_events import (
     ConversationMoved,
     ConversationRefused,
     ConversationReleased,
     ConversationUnrouted,
 )
+from antiphon.core.envelope import Json
 from antiphon.runtime.agent import DEFAULT_SPEAKER
 from antiphon.runtime.conversation_text import ConversationNotice, notice_line
 from antiphon.runtime.event_wording import format_arguments
 from antiphon.runtime.turn_events import (
+    APPROVAL,
     IN_DOUBT,
     SUSPENDED,
     AgentEvent,
     AIMessageEvent,
+    ApprovalEvent,
     FinalStateEvent,
     TokenEvent,
     ToolResponseEvent,
@@ -45,7 +49,9 @@ MAX_TOOL_TEXT_CHARS = 200
 MAX_STOP_REASON_CHARS = 600
 DISPLAY_INDENT = "  "
 IN_DOUBT_ADVICE = "say what became of it: `/settle TEXT` gives its result, `/settle again` retries it"
+APPROVAL_CHAT_ADVICE = "`/approve NAME` lets it leave, `/reject NAME` refuses it; NAME is the person who decides"
 WAITING_ADVICE = {
+    APPROVAL: ("; decide with", APPROVAL_CHAT_ADVICE),
     IN_DOUBT: ("; say what became of it with", IN_DOUBT_ADVICE),
     SUSPENDED: (
         "; decide what becomes of it",
@@ -106,6 +112,7 @@ JSON_EVENT_NAMES: dict[type, str] = {
     ToolResponseEvent: "tool_response",
     TokenEvent: "token",
     AIMessageEvent: "ai_message",
+    ApprovalEvent: "approval",
     FinalStateEvent: "done",
     TurnGiven: "turn",
     UnansweredTurn: "failed",
@@ -203,7 +210,7 @@ def _event_lines(event: DisplayEvent) -> Iterator[list[str | Cell]]:
         case TurnGiven(agents=agents, by=by, reason=reason, rule=rule):
             why = one_line(reason) + ("" if rule is None else f", rule {rule}")
             yield [DISPLAY_INDENT, Cell(f"{by} → {', '.join(agents)}".lstrip(), "bold"), Cell(f"  ({why})", "dim")]
-        case FinalStateEvent() | UnansweredTurn():
+        case FinalStateEvent() | UnansweredTurn() | ApprovalEvent():
             yield from _ending_lines(event)
         case DisplayNote(text=text):
             yield [Cell(text, "dim")]
@@ -215,8 +222,13 @@ def _event_lines(event: DisplayEvent) -> Iterator[list[str | Cell]]:
             pass
 
 
-def _ending_lines(event: FinalStateEvent | UnansweredTurn) -> Iterator[list[str | Cell]]:
-    if isinstance(event, FinalStateEvent) and not event.agent and event.stopped is not None:
+def _ending_lines(event: FinalStateEvent | UnansweredTurn | ApprovalEvent) -> Iterator[list[str | Cell]]:
+    if isinstance(event, ApprovalEvent):
+        waiting = event.approval
+        notes = approval_notes(waiting.tool, waiting.args, waiting.why, approvers=waiting.approvers)
+        for note in notes:
+            yield [DISPLAY_INDENT, Cell(note.text, "yellow")]
+    elif isinstance(event, FinalStateEvent) and not event.agent and event.stopped is not None:
         yield [Cell("closed: ", "bold"), one_line(event.stopped)]
     elif event.stopped is not None:
         who = f"{event.agent} " if isinstance(event, UnansweredTurn) else ""
@@ -249,6 +261,13 @@ def _tool_line(event: ToolUsageEvent | ToolResponseEvent) -> str:
             return f"{given} {'fails' if failed else 'reports'}: {one_line(text)}"
         case ToolResponseEvent(tool=tool, text=text, failed=failed):
             return f"{tool} {'failed' if failed else 'returned'}: {one_line(text)}"
+
+
+def approval_notes(tool: str, args: Json, why: str, *, approvers: Sequence[str]) -> Iterator[DisplayNote]:
+    """A call that waits for approval, with the arguments as they are: no hidden character, and nothing left out."""
+    who = f"; {', '.join(approvers)} may decide" if approvers else ""
+    yield DisplayNote(escape_hidden(f"waits for approval: {tool} {to_json(args).decode()}"))
+    yield DisplayNote(escape_hidden(f"{why}{who}"))
 
 
 class HandoffTracker:

@@ -12,6 +12,9 @@ from typing import NamedTuple
 UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 JOINER_CHARACTERS = "\u200c\u200d"
 """Format characters that some scripts and emoji sequences need."""
+HIDDEN_CATEGORIES = UNSAFE_CATEGORIES | {"Zs", "Cn", "Co"}
+HIDDEN_CHARACTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0").union(map(chr, range(0xFE00, 0xFE10)))
+"""Letters and marks that show nothing: fillers, blanks and variation selectors."""
 COLUMN_GAP = "  "
 PARTICIPANT_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 
@@ -27,6 +30,18 @@ def escape_unprintable(text: str, *, keep: str = "") -> str:
         else each.encode("unicode_escape").decode("ascii")
         for each in text
     )
+
+
+def escape_hidden(text: str) -> str:
+    """The text with every character escaped that a reader does not see: also those that some scripts need, and blanks
+    that are no space. For what a person decides about.
+    """
+    return "".join(map(_shown_character, text))
+
+
+def _shown_character(each: str) -> str:
+    hidden = each in HIDDEN_CHARACTERS or unicodedata.category(each) in HIDDEN_CATEGORIES
+    return each.encode("unicode_escape").decode("ascii") if hidden and each != " " else each
 
 
 def number_ranges(numbers: Iterable[int]) -> str:

@@ -18,7 +18,8 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-from antiphon.cli.chat_view import ChatContext, settle_doubt
+from antiphon.cli.chat_decisions import WaitingCallDecision, settle_doubt
+from antiphon.cli.chat_view import ChatContext
 from antiphon.cli.event_display import (
     IN_DOUBT_ADVICE,
     DisplayEvent,
@@ -27,6 +28,7 @@ from antiphon.cli.event_display import (
     TurnGiven,
     UnansweredTurn,
     UserMessage,
+    approval_notes,
     input_prompt,
 )
 from antiphon.cli.store_options import MEMORY_URL
@@ -34,7 +36,7 @@ from antiphon.core import conversation_events, events
 from antiphon.core.envelope import Envelope
 from antiphon.core.errors import AntiphonError, Denied, UsageError
 from antiphon.core.event_data import event_of
-from antiphon.core.execution_events import CallDoubted, CallFailed, CallFinished, CallStarted
+from antiphon.core.execution_events import ApprovalRequested, CallDoubted, CallFailed, CallFinished, CallStarted
 from antiphon.core.text import describe
 from antiphon.hub.feed import Signal
 from antiphon.orchestration.conversation_memory import ADDRESSED_FIELD
@@ -130,6 +132,8 @@ class WorkflowEvents:
 
     def _note_events(self, envelope: Envelope) -> Iterator[DisplayEvent]:
         match event_of(envelope):
+            case ApprovalRequested() as request:
+                yield from approval_notes(request.name, request.args, request.why, approvers=request.approvers)
             case CallDoubted(name=name, why=why):
                 yield DisplayNote(f"It is in doubt what became of {name}: {why}")
                 yield DisplayNote(IN_DOUBT_ADVICE)
@@ -212,6 +216,8 @@ class WorkflowView:
         """The person who speaks or interjects without having the turn, and the channel as the first one sees it."""
         settle = partial(settle_doubt, hub, self._channel, by=self._speaker)
         self._handlers: dict[str, Callable[[str], Awaitable[object]]] = {"/settle": settle}
+        for decision in ("approve", "reject"):
+            self._handlers[f"/{decision}"] = WaitingCallDecision(hub, self._channel, decision, self._speaker)
         self._routed = self._channel.state.type == ROUTED
         if self._routed:
             self._handlers |= {"/as": self._speak_as, "/release": self._release}
