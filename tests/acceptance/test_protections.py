@@ -54,8 +54,8 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 NAMES = """
-LoopDetector Budget CostVelocityMonitor HopLimit DepthLimit Gate ValidationResult Policy Tier decide_failure ALLOW Deny
-Change register_guard
+LoopDetector Budget CircuitBreaker RetryBudget Deadlines DeadlockMonitor CostVelocityMonitor HopLimit DepthLimit
+Gate ValidationResult Policy Tier decide_failure ApprovalEvent ALLOW Deny Change register_guard
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,6 +12,8 @@ from antiphon import (
     Agent,
     AgentTarget,
     Answered,
+    Channel,
+    DeadlockMonitor,
     FromSpeaker,
     Hub,
     Progress,
@@ -38,7 +40,9 @@ from tests.support.waiting import soon, wait_until
 LOOPS = "antiphon.flow.loop_detected"
 BREAKER = "antiphon.flow.breaker"
 RETRIED, STARTED, FAILED = "antiphon.call.retried", "antiphon.call.started", "antiphon.call.failed"
-BREAKERS, RETRIES = "system:breakers", "system:retries"
+BREAKERS = "system:breakers"
+Say = Callable[[int], str]
+"""What an agent says the nth time."""
 
 
 @pytest.fixture
@@ -333,6 +337,60 @@ async def test_all_calls_of_a_message_are_stripped__innocent_calls_die(desk: Des
     reply = await desk.ask(desk.agent(model, guards=LOOP))
     assert desk.done == [("search", "x"), ("search", "x"), ("pay", "7")]
     assert (reply.text, reply.stopped) == ("Paid.", None)
+
+
+# Deadlocks
+
+
+DEADLOCKS = "antiphon.flow.deadlock"
+
+
+async def between_two(desk: Desk, says_bob: Say, says_cleo: Say, *, turns: int, **fields: object) -> Channel:
+    """Two agents that rules give the turn in turns, after the channel has ended."""
+    for name, say in (("bob", says_bob), ("cleo", says_cleo)):
+        await desk.hub.register(Agent(name, model=ScriptedModel([says(say(number)) for number in range(turns)])))
+    ann = await desk.hub.register("ann")
+    rules = [
+        Transition(FromSpeaker("bob"), AgentTarget("cleo")),
+        Transition(FromSpeaker("cleo") | FromSpeaker("ann"), AgentTarget("bob")),
+    ]
+    graph = TransitionGraph("ann", rules, TerminateTarget("over"), max_turns=turns)
+    knobs = {"graph": graph.to_dict(), "guards": [DeadlockMonitor(**fields)]}  # type: ignore[arg-type]
+    channel = await ann.open(type="workflow", target=["bob", "cleo"], knobs=knobs)
+    await channel.send("Begin, please")
+    await soon(channel.closed())
+    return channel
+
+
+async def test_a_cycle_of_two_is_a_deadlock__every_dialogue_is_one(desk: Desk) -> None:
+    channel = await between_two(desk, lambda n: f"question {n}", lambda n: f"answer {n}", turns=40)
+    assert (channel.state.close_reason, channel.state.turn_count) == ("max_turns", 40)
+    assert await desk.events(channel.channel_id, DEADLOCKS) == []
+
+
+async def test_a_cycle_of_two_without_anything_new_is_one(desk: Desk) -> None:
+    channel = await between_two(desk, lambda n: "It is your part.", lambda n: "No,  it is YOUR part.", turns=40)
+    assert channel.state.close_reason == "deadlock"
+    found = await desk.events(channel.channel_id, DEADLOCKS)
+    assert [each["action"] for each in found] == ["warn", "trip"]
+    assert sorted(found[-1]["cycle"]) == ["bob", "cleo"]  # type: ignore[type-var, arg-type]
+    assert channel.state.turn_count < 12
+
+
+async def test_reviewer_and_coder_are_counted_as_oscillation__legitimate_work_is_cut(desk: Desk) -> None:
+    """Each draft is new, and the reviewer says the same of all of them: they go on, as long as rules let them."""
+    channel = await between_two(desk, lambda n: f"draft {n}", lambda n: "Not yet, try again.", turns=30)
+    assert (channel.state.close_reason, channel.state.turn_count) == ("max_turns", 30)
+
+
+@pytest.mark.parametrize("iterations", [2, 5])
+async def test_a_declared_loop_without_a_new_draft_ends_after_its_iterations(desk: Desk, iterations: int) -> None:
+    channel = await between_two(
+        desk, lambda n: "the same draft", lambda n: "Not yet, try again.", turns=30, max_iterations=iterations
+    )
+    assert channel.state.close_reason == "deadlock"
+    [trip] = [each for each in await desk.events(channel.channel_id, DEADLOCKS) if each["action"] == "trip"]
+    assert int(str(trip["occurrences"])) == iterations
 
 
 # Limits
