@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from antiphon.core.envelope import NEVER, OPERATORS, Envelope, Instant, Json, add_seconds, seconds_between
+from antiphon.core.envelope import OPERATORS, Envelope, Instant, Json, add_seconds, seconds_between
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.execution_events import (
@@ -50,7 +51,6 @@ from antiphon.guards.deadline_memory import (
     CountedSince,
     RunTimes,
     TimedCall,
-    TimedTurn,
     fold_times,
 )
 from antiphon.guards.run_limits import UNLIMITED
@@ -140,21 +140,22 @@ class Deadlines(msgspec.Struct, frozen=True):
 
     def permit(self, memory: RunTimes, state: State, draft: Envelope) -> Permission:
         data, now = draft.event_data, draft.created_at
-        turn_id, call = data.get("turn"), memory.call(data.get("turn"), data.get("index"))
+        turn_id, leaves = data.get("turn"), draft.event_type == EV_CALL_STARTED
+        call = memory.call(turn_id, data.get("index")) if memory.calls else None
+        held = self.first_deadline(memory, state, turn_id)
         own: LayerDeadline | None = None
-        if draft.event_type == EV_CALL_STARTED and not data.get("open_ended"):
+        if leaves and not data.get("open_ended"):
             own = self._layer("step", CountedSince(now, now) if call is None else call.since)
-        held = list(self._turn_deadlines(memory, state, memory.turn(turn_id)))
-        if own is not None and (call is not None or own.at <= now):
-            held.append(own)
-        first = min(held, default=None)
-        if first is not None and first.at < add_seconds(now, LEAST_SECONDS):
+        first = _earlier(held, own)
+        if first is None:
+            return ALLOW
+        is_new = first is own and call is None and first.at > now
+        if not is_new and first.at < add_seconds(now, LEAST_SECONDS):
             return Deny(DEADLINE_REASON, _denial_text(first, call), final=True)
-        until = min((each.at for each in (held if own is None else [*held, own])), default=NEVER)
-        if until == NEVER or draft.event_type != EV_CALL_STARTED:
+        if not leaves:
             return ALLOW
         known = data.get("until")
-        until = min(until, known) if isinstance(known, str) and known else until
+        until = min(first.at, known) if isinstance(known, str) and known else first.at
         return Change(_with_until(draft, until))
 
     def _layer(self, layer: Layer, since: CountedSince | None) -> LayerDeadline | None:
@@ -165,23 +166,14 @@ class Deadlines(msgspec.Struct, frozen=True):
         begun = since.default if is_default else since.given
         return LayerDeadline(add_seconds(begun, seconds), layer, begun, is_default)
 
-    def _turn_deadlines(self, memory: RunTimes, state: State, turn: TimedTurn | None) -> Iterator[LayerDeadline]:
-        """The deadlines of a turn and of the run it belongs to."""
-        if turn is not None and (own := self._layer("stage", turn.since)) is not None:
-            yield own
-        if (run := self._run_deadline(memory, state)) is not None:
-            yield run
-
     def first_deadline(self, memory: RunTimes, state: State, turn_id: object) -> LayerDeadline | None:
         """When the time of a turn is over, its own or that of its run; None if it is not limited."""
-        return min(self._turn_deadlines(memory, state, memory.turn(turn_id)), default=None)
+        turn, run = memory.turn(turn_id), self._run_deadline(memory, state)
+        return run if turn is None else _earlier(self._layer("stage", turn.since), run)
 
     def _run_deadline(self, memory: RunTimes, state: State) -> LayerDeadline | None:
         """When the time of the run is over, also that of the turn that has given this task."""
-        own, inherited = self._layer("run", memory.run), _inherited_deadline(memory, state)
-        if own is None or inherited is None:
-            return own or inherited
-        return min(own, inherited)
+        return _earlier(self._layer("run", memory.run), _inherited_deadline(memory, state))
 
     # What is recorded
 
@@ -225,11 +217,11 @@ class Deadlines(msgspec.Struct, frozen=True):
     def due(self, memory: RunTimes, state: State) -> Deadline | None:
         if not state.owed or not memory.turns or state.status != "active":
             return None
-        earliest: Deadline | None = None
-        for deadline in self._due(memory, state):
-            if earliest is None or deadline.at < earliest.at:
-                earliest = deadline
-        return earliest
+        if len(state.owed) == 1 and not memory.expired and not memory.turns[0].waits_since:  # by far the most common
+            turn_id = state.owed[0].turn_id
+            first = self.first_deadline(memory, state, turn_id)
+            return None if first is None else self._deadline(first, turn_id, memory, waits=False)
+        return min(self._due(memory, state), key=attrgetter("at"), default=None)
 
     def _due(self, memory: RunTimes, state: State) -> Iterator[Deadline]:
         run = self._run_deadline(memory, state)
@@ -280,6 +272,12 @@ def _check_seconds(seconds: object, layer: str) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < inf:
         advice = f"give seconds, 0 or more, or {UNLIMITED!r}"
         raise RulesInvalid(f"{layer} of deadlines is {describe(seconds)}; {advice}")
+
+
+def _earlier(one: LayerDeadline | None, other: LayerDeadline | None) -> LayerDeadline | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.at <= other.at else other
 
 
 def _with_until(draft: Envelope, until: Instant) -> Envelope:
