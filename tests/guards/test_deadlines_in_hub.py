@@ -20,6 +20,7 @@ from antiphon import (
     Reply,
     Request,
     ScriptedModel,
+    Tier,
     Transition,
     TransitionGraph,
     calls,
@@ -360,6 +361,34 @@ async def test_a_hub_that_opens_again_does_not_compute_a_moved_deadline_anew(clo
         assert folded(log).memories == (await fold_of(hub, channel.channel_id)).memories
     finally:
         await hub.close()
+
+
+@pytest.mark.parametrize(("tier", "stopped"), [(None, None), ("batch", None), ("interactive", "denied:deadline")])
+async def test_an_approval_takes_its_time(hub: Hub, clock: ManualClock, tier: Tier | None, stopped: str | None) -> None:
+    paid: list[int] = []
+
+    @tool(approval=True)
+    async def pay(cents: int) -> str:
+        paid.append(cents)
+        return "paid"
+
+    model = ScriptedModel([calls("pay", {"cents": 5}, text="I pay."), says("It is paid.")])
+    guards = [Deadlines(stage=60, run=120)]
+    agent = Agent("bob", model=model, tools=[pay], guards=guards, tier=tier)
+    reply = await soon(agent.invoke("go", hub=hub, thread_id="t", message_id="m"))
+    assert reply.stopped == "approval"
+    dana = await hub.register("dana", kind="human")
+    await watched(clock)
+    await pass_time(clock, 30)
+    [approval] = await hub.approvals()
+    if tier == "interactive":
+        await pass_time(clock, 60, 5)
+    else:
+        await pass_time(clock, 2 * HOUR, 600)
+        await dana.decide(approval.approval_id, "approve")
+    again = await soon(agent.invoke("go", hub=hub, thread_id="t", message_id="m"))
+    assert (again.stopped, paid) == (stopped, [] if stopped else [5])
+    assert len(await data_of(hub, reply.channel_id, REBASED)) == (0 if stopped else 1)
 
 
 # Tasks
