@@ -13,10 +13,12 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from antiphon.core import canonical, state
+from antiphon.core import canonical, sagas, state
 from antiphon.core.envelope import Envelope, Json
 from antiphon.core.event_data import Deny
 from antiphon.core.ruleset import Fold
+from antiphon.engines import saga_runs, tool_calls
+from antiphon.engines.prepared_calls import PreparedCall
 from antiphon.guards import (
     breaker,
     breaker_ledger,
@@ -32,6 +34,7 @@ from antiphon.guards import (
 )
 from antiphon.guards.gate_checks import CheckFault, CheckResult
 from antiphon.hub import channel_log, ledgers, live
+from antiphon.hub.clock import shorter_time
 from antiphon.runtime import cedar_policy, decisions, gate_runs, subscriptions
 from antiphon.store import sqlite_commits
 from antiphon.store.records import genesis_hash
@@ -363,3 +366,40 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return made(f"{channel_id}-{id(channels)}", channels, knobs)
 
     patch.setattr(ledgers, "SystemChannel", of_this_process)
+
+
+# Calls that are made once, and sagas
+
+
+@fault("once_ignored", found_by="tests/guards/test_once.py::test_a_hundred_parallel_calls_have_one_effect")
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def every_call_runs(journal: object, ready: PreparedCall) -> PreparedCall:
+        return ready
+
+    patch.setattr(tool_calls, "register_once", every_call_runs)
+
+
+@fault("fifo_compensation", found_by="tests/runtime/test_sagas.py::test_an_aborted_run_is_undone_last_first")
+def _(patch: pytest.MonkeyPatch) -> None:
+    last_first = saga_runs.last_first
+    patch.setattr(saga_runs, "last_first", lambda steps: last_first(steps)[::-1])
+
+
+@fault(
+    "compensation_under_expired_deadline",
+    found_by="tests/runtime/test_sagas.py::test_the_compensation_of_an_expired_run_has_time_of_its_own",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def left_of_the_run(self: saga_runs.SagaRun) -> float:
+        return shorter_time(self.environment.clock, 300, self.live.state.expires_at) or 0.0
+
+    patch.setattr(saga_runs.SagaRun, "attempt_seconds", left_of_the_run)
+
+
+@fault(
+    "only_returned_steps_compensated",
+    found_by="tests/runtime/test_sagas.py::test_a_call_that_timed_out_may_have_taken_effect_and_is_undone",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    owed = sagas.is_owed
+    patch.setattr(sagas, "is_owed", lambda step: owed(step) and step.outcome == "done")
