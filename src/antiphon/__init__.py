@@ -79,6 +79,7 @@ from antiphon.runtime.turn_events import (
 )
 
 if TYPE_CHECKING:
+    from antiphon.agents.compensation import register_compensation
     from antiphon.agents.declaration import delegate
     from antiphon.agents.default_tools import DEFAULT_TOOLS
     from antiphon.agents.handoff_memory import HandoffMemoryProvider, SlidingWindowMemory
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
     from antiphon.guards.policies import Policy, PolicyDecision, PolicyRequest, register_policy
     from antiphon.guards.retry_budget import RetryBudget
     from antiphon.guards.run_limits import DepthLimit, HopLimit, SpawnLimit, TurnLimit
+    from antiphon.guards.saga import Saga
     from antiphon.hub.feed import Signal
     from antiphon.models.anthropic import AnthropicModel
     from antiphon.models.bridge import BridgedModel
@@ -169,6 +171,7 @@ if TYPE_CHECKING:
     from antiphon.transports.webhook import WebhookTransport
 
 _LATER = {
+    "agents.compensation": "register_compensation",
     "agents.declaration": "delegate",
     "agents.default_tools": "DEFAULT_TOOLS",
     "agents.handoff_memory": "HandoffMemoryProvider SlidingWindowMemory",
@@ -205,6 +208,7 @@ _LATER = {
     "guards.policies": "Policy PolicyDecision PolicyRequest register_policy",
     "guards.retry_budget": "RetryBudget",
     "guards.run_limits": "DepthLimit HopLimit SpawnLimit TurnLimit",
+    "guards.saga": "Saga",
     "hub.feed": "Signal",
     "models.anthropic": "AnthropicModel",
     "models.bridge": "BridgedModel",
@@ -256,7 +260,16 @@ __all__ += ["NOT_DONE", "ModelError", "ModelRefused", "ModelUnavailable", "Named
 __all__ += ["Not", "Objected", "Once", "OpenAIModel", "OutboundReply", "OutcomeUnknown", "Participant", "Permission"]
 __all__ += ["PhaseTransition", "PipelineStage", "Policy", "PolicyDecision", "PolicyRequest", "Poll", "Priority"]
 __all__ += ["Progress", "Reply", "ReplyMalformed", "Request", "RetryBudget", "RevertToInitiatorTarget"]
-__all__ += ["RoundRobinTarget", "RoutingConditions", "RoutingRule", "RulesInvalid", "ScriptedModel", "Seats", "Signal"]
+__all__ += [
+    "RoundRobinTarget",
+    "RoutingConditions",
+    "RoutingRule",
+    "RulesInvalid",
+    "Saga",
+    "ScriptedModel",
+    "Seats",
+    "Signal",
+]
 __all__ += ["SlidingWindowMemory", "SlowConsumer", "SmtpTransport", "SpawnLimit", "State", "StayTarget", "Step"]
 __all__ += ["Steps", "StoreError", "StoreGone", "StoreRefused", "StoreUnavailable", "SummarisedTranscript"]
 __all__ += ["TerminalTransport", "TerminateTarget", "Tier", "TokenBudget", "TokenEvent", "TooLarge", "ToolCalled"]
@@ -265,7 +278,14 @@ __all__ += ["TransitionDecision", "TransitionGraph", "TransitionTarget", "Transp
 __all__ += ["TurnChannel", "TurnFailed", "TurnLimit", "UnknownApproval", "UnknownChannel", "UnknownParticipant"]
 __all__ += ["Usage", "UsageError", "ValidationResult", "Verdict", "Wait", "WaitTimeout", "WebhookTransport"]
 __all__ += ["WindowedSummary", "calls", "classify_failure", "decide_failure", "delegate", "delete_context"]
-__all__ += ["get_conversation_state", "is_approved", "price_table", "register_adapter", "register_check"]
+__all__ += [
+    "get_conversation_state",
+    "is_approved",
+    "price_table",
+    "register_adapter",
+    "register_check",
+    "register_compensation",
+]
 __all__ += ["register_condition", "register_guard", "register_policy", "register_predicate", "register_target"]
 __all__ += ["review_loop", "run_gate", "says", "set_context", "set_conversation_state", "setup_handoff", "supervised"]
 __all__ += ["swarm", "tool", "visible_to", "worst_failure"]

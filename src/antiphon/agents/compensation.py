@@ -56,7 +56,7 @@ def _register(compensation: Tool, name: str | None) -> None:
 
 def _origin(compensation: Tool) -> tuple[str, str]:
     function = compensation.function
-    return getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    return getattr(function, "__module__", ""), getattr(function, "__name__", "")
 
 
 def find_compensation(agents: Mapping[str, Declaration], name: str, *, speaker: str, tool: str) -> Tool | None:

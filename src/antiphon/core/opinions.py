@@ -242,3 +242,8 @@ def _each_once(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 def watches_after_end(part: object) -> bool:
     """Whether its deadlines hold in a channel that has ended, too: replies still leave."""
     return getattr(part, "watches_after_end", False) is True
+
+
+def watches_only_after_end(part: object) -> bool:
+    """Whether it has deadlines in a channel that has ended alone."""
+    return getattr(part, "watches_only_after_end", False) is True

@@ -35,7 +35,7 @@ from antiphon.core.guard import (
     Reviews,
     Watches,
 )
-from antiphon.core.opinions import CallGuards, by_event_type, opinions_of, watches_after_end
+from antiphon.core.opinions import CallGuards, by_event_type, opinions_of, watches_after_end, watches_only_after_end
 from antiphon.core.state import WAIT, Decision, RelatedFact, State
 from antiphon.core.state import Fold as Fold
 from antiphon.core.state import SavedFold as SavedFold
@@ -217,6 +217,7 @@ class Ruleset:
         """Whether any guard has something recorded because of an envelope."""
         self._watchers = [(slot, cast(Watches[object], part)) for slot, part, own in asked if own.watches]
         self._watchers_after_end = [(slot, part) for slot, part in self._watchers if watches_after_end(part)]
+        self._watchers = [(slot, part) for slot, part in self._watchers if not watches_only_after_end(part)]
         versioned = [(part, own) for part, own in zip(parts, opinions, strict=True) if not own.joins_snapshots]
         names = ",".join(f"{own.recorded_as}/{part.name}" for part, own in versioned)
         self.version = hashlib.sha256(f"{FOLD_VERSION}:{names}".encode()).hexdigest()[:16]

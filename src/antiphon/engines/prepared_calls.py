@@ -92,7 +92,7 @@ def prepare_call(journal: TurnJournal, wanted: CallTool) -> PreparedCall | ToolO
     tool = tools.get(name) or _find_transfer_tool(name, tools)
     if tool is None:
         return refuse_call(journal, wanted, unknown_tool_result(name, tools))
-    if is_unprotected(tool) and run.live.state.knobs.get("tier") == REGULATED:
+    if run.live.state.knobs.get("tier") == REGULATED and is_unprotected(tool):
         return refuse_call(journal, wanted, ToolResult(NOT_IN_TIER.format(name, REGULATED), failed=True))
     try:
         arguments = bind_call(tool, wanted.call)

@@ -148,8 +148,9 @@ async def _make_calls(journal: TurnJournal, ready: Sequence[PreparedCall]) -> di
         wanted = any(each.tool.protections.approval for each in leaving)
         requests = await approval_requests(journal, leaving) if wanted else []
         asked = {request.index for request in requests}
-        denied = await register_steps(journal, [each for each in leaving if each.wanted.index not in asked])
-        leaving = [each for each in leaving if each.wanted.index not in denied]
+        if any(each.tool.compensate is not None for each in leaving):
+            denied = await register_steps(journal, [each for each in leaving if each.wanted.index not in asked])
+            leaving = [each for each in leaving if each.wanted.index not in denied]
         departing = [started_entry(journal, each) for each in leaving if each.wanted.index not in asked]
         await journal.start(*departing, requests=requests)
     permitted: list[PreparedCall] = []
@@ -265,19 +266,21 @@ def _keep_outcome(
     failure: FailureClass = "error",
     progress: str = "",
 ) -> ToolOutcome:
-    index, returned = ready.wanted.index, outcome.returned
+    index, returned, can_be_undone = ready.wanted.index, outcome.returned, ready.tool.compensate is not None
     if returned.failed and not returned.declined:
         usage = plain_data(returned.usage) if returned.usage != NO_USAGE else {}
         is_lasting = failure == "timeout" and ready.tool.is_accounted
         kind = failure if is_lasting else count_failure(journal, failure)
         failed = CallFailed(journal.turn_id, index, returned.text, usage=usage, failure=kind)
         journal.keep(EV_CALL_FAILED, failed)
-        keep_step_outcome(journal, ready, "unknown" if failure == "timeout" else "failed")
+        if can_be_undone:
+            keep_step_outcome(journal, ready, "unknown" if failure == "timeout" else "failed")
     else:
         reached = progress if journal.run.live.ruleset.calls.asked else ""
         finished = CallFinished(journal.turn_id, index, plain_data(outcome), progress=reached)
         journal.keep(EV_CALL_FINISHED, finished)
-        keep_step_outcome(journal, ready, "done")
+        if can_be_undone:
+            keep_step_outcome(journal, ready, "done")
     return outcome
 
 

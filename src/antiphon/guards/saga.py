@@ -79,6 +79,7 @@ class Saga(msgspec.Struct, frozen=True):
     memory: ClassVar[type] = SagaMemory
     hears: ClassVar[frozenset[str]] = SAGA_TYPES | {EV_CHANNEL_CLOSED}
     watches_after_end: ClassVar[bool] = True
+    watches_only_after_end: ClassVar[bool] = True
     joins_snapshots: ClassVar[bool] = True
     on: tuple[str, ...] | None = None
     """The reasons that mean failure; None for `FAILURE_REASONS`."""
