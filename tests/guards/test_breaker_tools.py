@@ -19,6 +19,7 @@ from antiphon import (
     Request,
     ScriptedModel,
     State,
+    Usage,
     calls,
     says,
     tool,
@@ -47,6 +48,7 @@ from antiphon.core.protection_events import (
 )
 from antiphon.guards.breaker import CircuitBreaker
 from antiphon.guards.breaker_memory import BreakerMemory
+from antiphon.guards.cost_velocity import CostVelocityMonitor
 from antiphon.guards.loops import LoopDetector
 from antiphon.testing import ManualClock, check_guard
 from tests.guards.breaker_desk import changes_in, data_in
@@ -274,6 +276,20 @@ def test_spend_of_other_channels_counts_until_its_window_has_passed() -> None:
     assert channel.permit(model="far") is ALLOW
 
 
+def test_the_spend_of_one_agent_keeps_no_other_from_its_model() -> None:
+    channel = Channel()
+    for _ in range(11):
+        channel.end(channel.start(model="far", agent="ann"), cost=100)
+    over = CostExceeded("agent:ann", 60, "micro", 1100, 0, 1000, "deny")
+    assert targets(channel.record(EV_COST_EXCEEDED, data_of(over))) == [("cost:agent:ann", "open")]
+    assert isinstance(channel.permit(model="far", agent="ann"), Deny)
+    assert channel.permit(model="far", agent="ben") is ALLOW
+    for _ in range(61):
+        channel.wait(1)
+        channel.end(channel.start(model="far", agent="ben"), cost=100)
+    assert channel.permit(model="far", agent="ann") is ALLOW  # what others spend does not keep it open
+
+
 def test_a_person_is_asked_about_a_tool_where_that_is_wanted() -> None:
     channel = Channel(CircuitBreaker(fallback="escalate"))
     for _ in range(5):
@@ -309,6 +325,36 @@ def test_memory_is_bounded() -> None:
     assert len(channel.memory.breakers) <= 256
     assert len(channel.memory.calls) <= 256
     check_guard(CircuitBreaker())
+
+
+async def test_models_are_not_asked_while_too_much_was_spent() -> None:
+    clock, asked = ManualClock(), []
+
+    async def far(request: Request) -> Reply:
+        asked.append(clock.now())
+        return Reply("here", usage=Usage(input_tokens=10, output_tokens=10, cost=400_000))
+
+    guards = [CostVelocityMonitor(dollars_per_minute="1", dollars_per_hour="1000"), CircuitBreaker()]
+    async with Hub.open("memory:", clock=clock) as desk:
+        bob = Agent("bob", model=far, guards=guards)
+
+        async def ask() -> str:
+            reply = await soon(bob.invoke("Go", hub=desk, thread_id="t"))
+            return reply.stopped or reply.text
+
+        assert await ask() == "here"
+        await clock.advance(20)
+        assert [await ask() for _ in range(3)] == ["here", "here", "denied:budget"]
+        channel_id = (await bob.channel("t", desk)).channel_id
+        assert await changes_in(desk, channel_id) == [("cost:run", "closed", "open")]
+        await clock.advance(
+            41
+        )  # $0.80 of the last minute are left: within the ceiling, and not below four fifths of it
+        assert await ask() == "denied:breaker_open"
+        await clock.advance(20)
+        assert await ask() == "here"
+        assert (await changes_in(desk, channel_id))[-1] == ("cost:run", "half_open", "closed")
+        assert len(asked) == 4
 
 
 async def test_an_open_tool_stays_open_in_the_next_process(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ from antiphon.guards.breaker_machine import (
     refuses,
 )
 from antiphon.guards.breaker_memory import (
+    AGENT_COST_SCOPE,
     COST_SCOPE,
     MODEL_SCOPE,
     NOTING,
@@ -71,6 +72,7 @@ from antiphon.guards.breaker_memory import (
     ModelUse,
     bounded,
     call_mark,
+    cost_scopes,
     model_failure,
     model_scope,
     note_ended,
@@ -330,7 +332,7 @@ def _called(draft: Envelope) -> Called:
 def _scopes_of(memory: BreakerMemory, draft: Envelope) -> tuple[str, ...]:
     """The breakers of the channel that a call meets."""
     data = draft.event_data
-    return tool_scopes(data) or (tuple(memory.trips) if memory.trips and model_scope(data) else ())
+    return tool_scopes(data) or (cost_scopes(memory, data) if model_scope(data) else ())
 
 
 def _count_ended(memory: BreakerMemory, at: Instant) -> BreakerMemory:
@@ -371,5 +373,6 @@ def _with_cost_trip(memory: BreakerMemory, cost: CostExceeded, at: Instant) -> B
         return memory
     total = cost.spent + cost.reserved
     unseen = max(0, total - spent_here(memory, cost.window_s, unit=cost.unit, at=at))
-    trip = CostTrip(at, cost.window_s, cost.unit, cost.ceiling, unseen)
+    most = total if scope.startswith(AGENT_COST_SCOPE) else None
+    trip = CostTrip(at, cost.window_s, cost.unit, cost.ceiling, unseen, most)
     return with_fields(memory, trips={**memory.trips, scope: trip})

@@ -22,6 +22,7 @@ MINUTE_CHARS = len("2026-01-01T00:00")
 MODEL_SCOPE = "model:"
 TOOL_SCOPE = "tool:"
 COST_SCOPE = "cost:"
+AGENT_COST_SCOPE = "cost:agent:"
 TRANSPORT_FAILURES = frozenset({"transport", "timeout"})
 """Failures of models that count as transport errors."""
 TOOL_FAILURES = frozenset({"transport", "timeout", "error"})
@@ -58,6 +59,8 @@ class CostTrip(msgspec.Struct, frozen=True, omit_defaults=True):
     ceiling: int
     unseen: int
     """What was spent or reserved in other channels. It counts until the window has passed."""
+    most: int | None = None
+    """All that it can be until then, if it is the spend of one agent, whose models are not asked meanwhile."""
 
 
 class BreakerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -92,8 +95,20 @@ def tool_scopes(data: dict[str, object]) -> tuple[str, str] | tuple[()]:
     if not isinstance(data.get("args"), dict):
         return ()
     tool = f"{TOOL_SCOPE}{data.get('name')}"
-    agent = data.get("agent") or str(data.get("turn")).partition("/")[2]
-    return tool, f"{tool}@{agent}"
+    return tool, f"{tool}@{calling_agent(data)}"
+
+
+def calling_agent(data: dict[str, object]) -> str:
+    """Who makes a call: a member of a team by its path, or the speaker."""
+    return str(data.get("agent") or str(data.get("turn")).partition("/")[2])
+
+
+def cost_scopes(memory: BreakerMemory, data: dict[str, object]) -> tuple[str, ...]:
+    """The breakers of spend that a call of a model meets: those of all, and that of its agent."""
+    if not memory.trips:
+        return ()
+    own = f"{AGENT_COST_SCOPE}{calling_agent(data)}"
+    return tuple(scope for scope in memory.trips if scope == own or not scope.startswith(AGENT_COST_SCOPE))
 
 
 def model_scope(data: dict[str, object]) -> str:
@@ -106,7 +121,7 @@ def note_started(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     """The memory with a call in flight."""
     data = envelope.event_data
     model = model_scope(data)
-    names: tuple[str, ...] = tool_scopes(data) or (tuple(memory.trips) if model else ())
+    names: tuple[str, ...] = tool_scopes(data) or (cost_scopes(memory, data) if model else ())
     if not names and not model:
         return memory
     breakers = memory.breakers
@@ -236,8 +251,11 @@ def spent_here(memory: BreakerMemory, window_s: int, *, unit: str, at: Instant) 
 
 def rolling_spend(memory: BreakerMemory, trip: CostTrip, at: Instant) -> int:
     """The spend that opened a breaker, as it is now."""
-    beyond = trip.unseen if second_before(trip.window_s, at) < trip.at else 0
-    return spent_here(memory, trip.window_s, unit=trip.unit, at=at) + beyond
+    is_recent = second_before(trip.window_s, at) < trip.at
+    here = spent_here(memory, trip.window_s, unit=trip.unit, at=at)
+    if trip.most is not None:
+        return min(here, trip.most) if is_recent else 0
+    return here + (trip.unseen if is_recent else 0)
 
 
 NOTING = {
