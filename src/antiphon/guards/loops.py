@@ -104,8 +104,9 @@ class LoopDetector(msgspec.Struct, frozen=True, omit_defaults=True):
     """What follows if an agent goes on after it was told: its turn ends, or a person decides. None: as the tier says,
     and without one the turn ends."""
     repeated_text: TextLoopAction | None = None
-    """The same for texts: the channel pauses until a person or code speaks, or it ends. None: as the tier says, and
-    without one a channel with turns ends, and any other pauses."""
+    """The same for texts: the channel pauses until a person or code speaks, or it ends. A channel with turns does not
+    pause: its first person has the turn, and without a person it ends. None: as the tier says, and without one a
+    channel with turns ends, and any other pauses."""
     approvers: tuple[str, ...] = ()
     """The people and roles that may decide; empty for those that the channel allows."""
 
@@ -209,9 +210,12 @@ class LoopDetector(msgspec.Struct, frozen=True, omit_defaults=True):
         if not isinstance(decision, Assign) or not (memory.stopped or self._stops_now(memory)):
             return decision
         follows = self.repeated_text or ("close" if state.ordered else "pause")
-        if follows == "close":
-            return Close(LOOP, errors=decision.errors, facts=decision.facts)
-        return Wait(LOOP, errors=decision.errors, facts=decision.facts)
+        if follows == "pause" and not state.ordered:
+            return Wait(LOOP, errors=decision.errors, facts=decision.facts)
+        person = next((name for name, kind in state.participants.items() if kind == "human"), None)
+        if follows == "pause" and person is not None:
+            return Assign((person,), LOOP, errors=decision.errors, facts=decision.facts)
+        return Close(LOOP, errors=decision.errors, facts=decision.facts)
 
     def _stops_now(self, memory: LoopMemory) -> bool:
         """Whether the last text is a repetition by an agent that was told before. It is recorded after the decision."""
