@@ -283,7 +283,13 @@ SICK: dict[str, tuple[Script, list[tuple[int, str, str]]]] = {
     ),
     "go on, cannot, go on": (
         rounds(4, said("ann", "Please continue."), said("bob", "I cannot, the data is missing.")),
-        [(5, "loop", "correct"), (6, "loop", "correct"), (7, "loop", "terminate"), (8, "loop", "terminate")],
+        [
+            (5, "loop", "correct"),
+            (6, "loop", "correct"),
+            (6, "deadlock", "trip"),
+            (7, "loop", "terminate"),
+            (8, "loop", "terminate"),
+        ],
     ),
     "the same words, written otherwise": (
         [
@@ -294,6 +300,21 @@ SICK: dict[str, tuple[Script, list[tuple[int, str, str]]]] = {
         [(3, "loop", "correct")],
     ),
     "a patch that never changes": (REVIEW, [(5, "loop", "correct"), (7, "loop", "terminate")]),
+    "two agents that pass the same back and forth": (
+        [
+            ASK,
+            *rounds(3, said("ann", "Please check the bill."), said("bob", "Then I need the bill.")),
+            called("ann", "look", {"for": "bill"}),
+        ],
+        [(6, "loop", "correct"), (7, "loop", "correct"), (7, "deadlock", "trip")],
+    ),
+    "three agents in a circle": (
+        [
+            *rounds(3, *[said(who, f"I leave it to the one after {who}.") for who in DEBATERS]),
+            called("ada", "look", {"for": "help"}),
+        ],
+        [(7, "loop", "correct"), (8, "loop", "correct"), (9, "loop", "correct"), (9, "deadlock", "trip")],
+    ),
     "money in one hour": (
         rounds(3, lambda n: said("bob", f"Report {n}.", cost="4.00")),
         [(3, "cost", "deny")],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -15,12 +14,11 @@ from antiphon.cli.table_layout import Cell, Column, escape_unprintable, pluraliz
 from antiphon.core.envelope import Json
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.guard import Guard
-from antiphon.guards.named_guards import BUILT_IN_GUARDS, guards_of
+from antiphon.guards.named_guards import guards_of
 from antiphon.orchestration.transcripts import PEOPLE, BadTranscript, Trip, inspect_transcript, read_transcript
 from antiphon.runtime.envelope_text import describe_envelope
 
 STANDARD_INPUT = "-"
-INSPECTING_GUARDS = ("loop", "deadlock", "cost_velocity")
 TRIP_COLUMNS = [Column("LINE", right=True), Column("GUARD"), Column("WHAT")]
 
 
@@ -88,13 +86,8 @@ def inspect_command(
 
 def inspecting_guards(*, window: int = 5, threshold: int = 3, dollars: str = "10") -> list[Guard]:
     """The guards that a transcript is read by."""
-    entries: list[object] = [{"name": name} for name in INSPECTING_GUARDS if find_spec(BUILT_IN_GUARDS[name][0])]
-    known: dict[str, Json] = {
-        "loop": {"window": window, "threshold": threshold},
-        "cost_velocity": {"dollars_per_hour": dollars},
-    }
-    named = [{**entry, **known.get(str(entry["name"]), {})} for entry in entries if isinstance(entry, dict)]
-    return guards_of({"guards": named})
+    loop: Json = {"name": "loop", "window": window, "threshold": threshold}
+    return guards_of({"guards": [loop, "deadlock", {"name": "cost_velocity", "dollars_per_hour": dollars}]})
 
 
 def _read_lines(path: str) -> list[bytes]:
