@@ -12,6 +12,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.execution_events import EV_APPROVAL_REQUESTED
 from antiphon.core.protection_events import EV_BUDGET_CHANGED, EV_RUN_CHARGED, EV_RUN_SETTLED
 from antiphon.guards.budget import Budget
+from antiphon.guards.named_guards import guard_to_data, guards_of, inherit_guards
 from antiphon.guards.spending import Spending
 from antiphon.testing import check_guard
 from tests.guards.counted import (
@@ -405,6 +406,35 @@ def test_without_a_tier_and_amounts_it_has_those_of_interactive() -> None:
     }
     assert [cap.unit for cap in Budget(tokens=5).caps] == ["tokens"]
     assert [cap.unit for cap in Budget(tokens=5, scope="agent").for_tier("batch").caps] == ["tokens"]
+
+
+def test_a_channel_may_have_one_of_each_scope() -> None:
+    tenant, run = Budget(dollars="9", scope="tenant"), Budget(model_calls=7)
+    entries = [guard_to_data(tenant), {"name": "budget", "model_calls": 7}]
+    found = [guard for guard in guards_of({"guards": entries}) if isinstance(guard, Budget)]
+    assert found == [tenant, run]
+    with pytest.raises(RulesInvalid, match="guards names 'budget' twice"):
+        guards_of({"guards": [*entries, {"name": "budget", "dollars": "3"}]})
+    of_tier = [guard for guard in guards_of({"guards": entries[:1], "tier": "batch"}) if isinstance(guard, Budget)]
+    assert [(guard.scope, [cap.unit for cap in guard.caps]) for guard in of_tier] == [
+        ("tenant", ["micro"]),
+        ("run", ["model_calls", "tool_calls", "tokens", "micro"]),
+    ]
+
+
+def test_a_task_inherits_one_of_each_scope() -> None:
+    above = {"guards": [guard_to_data(Budget(dollars="9", scope="tenant")), "budget"]}
+    own = {"guards": [guard_to_data(Budget(tokens=5)), guard_to_data(Budget(tokens=6, scope="agent"))]}
+    inherited = [guard for guard in guards_of(inherit_guards(above, own)) if isinstance(guard, Budget)]
+    assert [(guard.scope, guard.tokens) for guard in inherited] == [("tenant", None), ("run", None), ("agent", 6)]
+
+
+def test_lost_calls_of_tools_are_forgotten_and_stay_counted() -> None:
+    counting = Counting(Budget(tool_calls=500))
+    counting.hear(*(started(0, tool="look", turn=f"{place}/bob") for place in range(500)))
+    assert isinstance(counting.memory, Spending)
+    assert len(counting.memory.open) <= 65
+    assert counting.answer(started(0, tool="look", turn="501/bob")) == "deny"
 
 
 def test_it_is_a_guard() -> None:

@@ -265,3 +265,31 @@ async def test_a_reservation_that_is_lost_in_a_crash_is_booked_in_full(tmp_path:
     assert taken(await hub.log(channel.channel_id)) == 50 * CENT
     assert len(of_type(await hub.log(channel.channel_id), EV_BUDGET_CHANGED)) == 1
     await hub.close()
+
+
+async def test_a_reservation_of_a_tenant_that_is_lost_is_booked_in_full() -> None:
+    clock = ManualClock()
+    place, asked = Kept(clock), asyncio.Event()
+    provider = PricedModel(30 * CENT)
+
+    async def hangs(request: Request) -> Reply:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    hangs.most_usage = provider.most_usage  # type: ignore[attr-defined]
+    hub = await place.hub()
+    guards = [Budget(dollars="0.50", scope="tenant"), CostVelocityMonitor(dollars_per_hour="0.50", scope="tenant")]
+    invoking = asyncio.ensure_future(Agent("bob", model=hangs, guards=guards).invoke("Go", hub=hub))
+    await soon(asked.wait())
+    await soon(hub.close())
+    await asyncio.gather(invoking, return_exceptions=True)
+    hub = await place.hub()
+    [expired] = await until_recorded(hub, "system:spend", EV_BUDGET_CHANGED, clock=clock)
+    assert (expired["op"], expired["scope"], expired["need"]) == ("expire", "tenant", 30 * CENT)
+    other = Agent("cyd", model=provider, guards=guards)
+    assert (await soon(other.invoke("Go", hub=hub))).stopped == "denied:budget"
+    await clock.advance(7200)  # the windows are empty, and the budget is not
+    assert (await soon(other.invoke("Go", hub=hub))).stopped == "denied:budget"
+    assert provider.asked == 0
+    await hub.close()

@@ -107,11 +107,11 @@ def find_velocity_excess(
 
 def end_reservations(windows: CostWindows, at: Instant) -> CostWindows:
     """The windows at this instant: what was reserved until before it is spent."""
-    ended = {key: entry for key, entry in windows.open.items() if entry.until <= at}
-    for entry in ended.values():
-        windows = _spent(windows, entry.who, epoch_second(entry.until), micro=entry.micro, tokens=entry.tokens)
+    ended = {key: entry for key, entry in windows.open.items() if entry.until <= at} if windows.open else {}
     if not ended:
         return windows
+    for entry in ended.values():
+        windows = _spent(windows, entry.who, epoch_second(entry.until), micro=entry.micro, tokens=entry.tokens)
     others = {key: entry for key, entry in windows.open.items() if key not in ended}
     return CostWindows(windows.minute, windows.hour, others, windows.last)
 
@@ -155,6 +155,9 @@ def _with_step(steps: Mapping[str, WindowSteps], who: str, added: tuple[int, int
     """With something spent in a step. Steps that have left the window are dropped, and so are agents without any."""
     own = steps.get(who, ())
     place, micro, tokens = added
+    if own and own[-1][0] == place and own[0][0] > place - STEPS and len(steps) == 1:  # nothing leaves the window
+        last = own[-1]
+        return {who: (*own[:-1], (place, last[1] + micro, last[2] + tokens))}
     newest = max(place, own[-1][0]) if own else place
     same = next((step for step in own if step[0] == place), (place, 0, 0))
     others = [step for step in own if step[0] != place and step[0] > newest - STEPS]
