@@ -21,6 +21,7 @@ from antiphon.core.conversation_events import (
 from antiphon.core.envelope import HUB, Envelope
 from antiphon.core.events import (
     EV_AGENT_WARNED,
+    EV_DEADLINE_EXTENDED,
     EV_GRAPH_WARNED,
     EV_RULE_FAILED,
     EV_TASK_PROGRESS,
@@ -75,6 +76,7 @@ QUIET_TYPES = COUNTED_TYPES | {
     EV_TASK_PROGRESS,
     EV_GRAPH_WARNED,
     EV_AGENT_WARNED,
+    EV_DEADLINE_EXTENDED,
     EV_TRANSPORT_CONNECTED,
     EV_REPLY_DELIVERED,
 }

@@ -121,8 +121,9 @@ class DecisionReasons:
 
     def _of_speech(self, envelope: Envelope) -> list[str]:
         turn = turn_named_in(envelope)
-        if turn and envelope.event_type in JOURNAL_TYPES:
-            return [f"in turn {turn}, {describe_envelope(envelope)}"]
+        if turn and (envelope.event_type in JOURNAL_TYPES or "index" in envelope.event_data):
+            call = "call " if "index" in envelope.event_data else ""
+            return [f"in turn {turn}, {call}{describe_envelope(envelope)}"]
         if not is_speech(envelope):
             who = "the hub" if envelope.sender_id == HUB else envelope.sender_id
             return [f"{who} {describe_envelope(envelope)}"]

@@ -34,7 +34,7 @@ SENTENCES: dict[EventKey, str] = {
     events.ChannelExpired: "notes that the channel's time is over",
     events.ChannelClosed: "closes the channel< for {by}>: {reason}",
     events.ExpectationViolated: "has waited {seconds:g} seconds for {speakers} ({expectation})",
-    events.DeadlineExtended: "counts the time for {expectation} from {since}: {reason}",
+    events.DeadlineExtended: "counts the time< for {expectation}> from {since}: {reason}",
     events.TurnAssigned: "gives the turn to {speakers}< by rule {rule}><: {reason}>",
     events.FailedTurn: "ends turn {turn} without an answer: {reason}< ({detail})>",
     events.EV_PARTICIPANT_REGISTERED: "registers {name} ({kind})",

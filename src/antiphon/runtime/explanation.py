@@ -133,6 +133,8 @@ def _step(causal: CausalLog, reasons: DecisionReasons, envelope: Envelope) -> Ex
             what = _outcome_text(causal, envelope, outcome)
         case _ if envelope.event_type in SPEECH_TYPES:
             what = f"says: {what}"
+        case _ if what.startswith(f"{envelope.event_data.get('index')}: "):
+            what = f"call {what}"
     return ExplainedStep(envelope.sequence, envelope.created_at, envelope.sender_id, envelope.event_type, what)
 
 

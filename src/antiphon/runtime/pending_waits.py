@@ -140,7 +140,8 @@ def _turn_wait(state: State, turn: Turn) -> PendingWait:
     if turn.owner:
         told = f"{name} is at work on turn {turn.turn_id}; if its process is gone, the next one resumes it"
         return PendingWait(told, (register,))
-    return PendingWait(f"{name} owes an answer (turn {turn.turn_id}), and no hub has begun it", (register,))
+    begun = "no hub runs it now" if turn.epoch else "no hub has begun it"
+    return PendingWait(f"{name} owes an answer (turn {turn.turn_id}), and {begun}", (register,))
 
 
 def _speaker_wait(state: State, name: str) -> PendingWait:
