@@ -199,3 +199,18 @@ async def test_people_and_code_abort_and_agents_do_not(travel: Travel) -> None:
     with pytest.raises(UsageError, match="the reason is 'xxxx"):
         await channel.abort("x" * 500)
     assert channel.state.status == "active"
+
+
+async def test_a_fork_undoes_what_it_has_done_itself_and_nothing_of_before(travel: Travel) -> None:
+    channel = await travel.open(*travel.world.booking(["flight"]))
+    await travel.answered(channel)
+    fork = await channel.fork(at=channel.state.sequence)
+    await fork.send("Another one")
+    await wait_until(lambda: fork.state.turn_count == 4)
+    before, after = travel.world.booked
+    await fork.abort()
+    await travel.finished(fork)
+    assert list(travel.world.cancelled) == [f"{after}:c"]
+    await channel.abort()
+    await travel.finished(channel)
+    assert list(travel.world.cancelled) == [f"{after}:c", f"{before}:c"]

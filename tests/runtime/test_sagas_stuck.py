@@ -318,3 +318,31 @@ async def test_an_unsafe_compensation_that_timed_out_is_not_made_again(travel: T
     travel.clock.advance(300)
     assert (await waiting(travel.hub)).why.startswith("in_doubt")
     assert made == ["a"]
+
+
+async def test_a_breaker_that_a_compensation_has_opened_is_waited_for_until_it_lets_one_try(
+    travel: Travel,
+) -> None:
+    travel.world.refuses["hotel"] = 4
+    guards = [{"name": "breaker", "transport": 1, "identical": "unlimited"}]
+    channel = await travel.open(*travel.world.booking(["hotel"]), knobs={"guards": guards})
+    await travel.answered(channel)
+    await channel.abort()
+    async with asyncio.timeout(NEVER_COMES):
+        while (await moves(travel, channel) or [("", 0)])[-1] != ("done", 5):
+            travel.clock.advance(5)
+            await let_others_run(1)
+    assert await travel.finished(channel) == {"done": 1, "stuck": 0, "skipped": 0}
+
+
+async def test_what_is_not_undone_yet_is_not_erased(travel: Travel) -> None:
+    travel.world.refuses["hotel"] = 100
+    channel = await travel.open(*travel.world.booking(["hotel"]))
+    await travel.answered(channel)
+    await channel.abort()
+    approval = await exhausted(travel, channel)
+    with pytest.raises(Denied, match="the calls of its run are not undone yet"):
+        await travel.hub.erase(channel.channel_id)
+    await (await person(travel)).decide(approval.approval_id, "skip")
+    await travel.finished(channel)
+    assert (await travel.hub.erase(channel.channel_id)).records > 10

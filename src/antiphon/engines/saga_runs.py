@@ -192,7 +192,8 @@ class SagaRun:
             return
         error = redact_text(outcome.error)
         logger.warning("%s of %s has failed: %s", step.comp_name, self.live.state.channel_id, error)
-        failed = journal_draft(EV_CALL_FAILED, CallFailed(COMPENSATION_TURN, order, error))
+        kind = outcome.why if self.live.ruleset.calls.asked else ""
+        failed = journal_draft(EV_CALL_FAILED, CallFailed(COMPENSATION_TURN, order, error, failure=kind))
         if outcome.why == "timeout" and tool.idempotency == "unsafe":
             await self._move(step, "refuse", "in_doubt", journal=failed)
         else:

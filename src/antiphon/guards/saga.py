@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from antiphon.core.envelope import NEVER, OPERATORS, Envelope, Instant
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import Deny, data_of, event_of
-from antiphon.core.events import EV_CHANNEL_CLOSED
+from antiphon.core.events import EV_CHANNEL_CLOSED, EV_CHANNEL_FORKED, ChannelForked
 from antiphon.core.guard import Deadline
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.saga_events import (
@@ -77,7 +77,7 @@ class Saga(msgspec.Struct, frozen=True):
 
     name: ClassVar[str] = "saga"
     memory: ClassVar[type] = SagaMemory
-    hears: ClassVar[frozenset[str]] = SAGA_TYPES | {EV_CHANNEL_CLOSED}
+    hears: ClassVar[frozenset[str]] = SAGA_TYPES | {EV_CHANNEL_CLOSED, EV_CHANNEL_FORKED}
     watches_after_end: ClassVar[bool] = True
     watches_only_after_end: ClassVar[bool] = True
     joins_snapshots: ClassVar[bool] = True
@@ -113,6 +113,8 @@ class Saga(msgspec.Struct, frozen=True):
                 return replace(memory, stuck="", stuck_at=0)
             case SagaFinished():
                 return replace(memory, finished=True)
+            case ChannelForked():  # what was done before belongs to the channel it was copied from
+                return SagaMemory()
             case _:
                 return memory
 

@@ -30,6 +30,7 @@ from antiphon.runtime.delegation import DelegatedTasks
 from antiphon.runtime.hooks import HookExecution, HookOptions, HookTrigger
 from antiphon.runtime.outbox import TransportOptions
 from antiphon.runtime.participant import Participant, register_participant
+from antiphon.runtime.saga_approvals import check_nothing_owed
 from antiphon.runtime.subscriptions import follow_channel, follow_signals
 from antiphon.store.paging import all_channel_rows, all_envelopes, log_page_reader
 from antiphon.store.protocol import ChannelRow, Store
@@ -81,8 +82,10 @@ async def erase(hub: Hub, channel_id: str, *, by: str = HUB) -> Erasure:
     """Erase the content of a channel that has ended, and of the tasks given from it. This cannot be undone.
 
     Tombstones stay, with sequence, time and type, and the hash chain still holds. `by` is recorded in the audit
-    channel. Erasing twice is fine. `Denied` with the reason `channel_open` if the channel has not ended.
+    channel. Erasing twice is fine. `Denied` with the reason `channel_open` if the channel has not ended, or if the
+    calls of its run are not undone yet.
     """
+    await check_nothing_owed(hub.core, channel_id)
     return await erase_channel(hub.core, channel_id, by=by)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from antiphon.core.approval_rules import Approval, approval_rules, decision_id_of
 from antiphon.core.codec import digest_of
 from antiphon.core.envelope import CHANNEL_ID_PATTERN, HUB, NEVER, OPERATORS, Envelope, IdSource, Instant, Json
-from antiphon.core.errors import Denied, UnknownApproval, UnknownChannel, UsageError
+from antiphon.core.errors import Denied, RulesInvalid, UnknownApproval, UnknownChannel, UsageError
 from antiphon.core.event_data import Deny, data_of, event_of
 from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, CallFailed, CallStarted
 from antiphon.core.ruleset import Fold, Ruleset
@@ -214,3 +214,15 @@ async def _refusal(core: HubCore, channel_id: str, approval_id: str) -> Denied |
         why = f": {first.reason}" if first.reason else ""
         return Denied("decided", channel_id, f"{first.by!r} decided before: {first.decision}{why}")
     return UnknownApproval(approval_id)
+
+
+async def check_nothing_owed(core: HubCore, channel_id: str) -> None:
+    """`Denied` if the calls of a channel's run are not undone yet: what they need would be erased with it."""
+    try:
+        live = await core.live(channel_id)
+        run = live if live.state.run_id == channel_id else await core.live(live.state.run_id)
+    except (UnknownChannel, RulesInvalid):  # rules that are not known here keep nothing from being erased
+        return
+    if saga_memory_of(run.fold).is_owed:
+        detail = "it cannot be erased: the calls of its run are not undone yet; see hub.approvals()"
+        raise Denied("channel_open", channel_id, detail)

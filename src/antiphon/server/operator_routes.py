@@ -23,6 +23,7 @@ from antiphon.runtime.approvals import (
 from antiphon.runtime.approvers import HUMAN_KIND, is_named_approver
 from antiphon.runtime.decisions import PersonDecision, first_decision
 from antiphon.runtime.decisions import decide_approval as decided_by
+from antiphon.runtime.saga_approvals import is_compensation_id, stuck_compensations
 from antiphon.runtime.turn_control import APPROVAL_DECISIONS, REJECT, WaitingItem
 from antiphon.server.api_keys import Key, NewKeyOptions, check_key_id
 from antiphon.server.app import RequestContext, page_bytes_of
@@ -37,7 +38,7 @@ async def list_approvals(ctx: RequestContext) -> ApprovalList:
     asked, core = ctx.query_as(ApprovalQuery), ctx.hub.core
     whose = None if is_operator_view(ctx, asked.view) else ctx.principal.name
     rows = await core.store.channels(status="active", participant=whose, after=asked.after, limit=asked.limit)
-    found = await _approvals_elsewhere(ctx) if whose is not None and not asked.after else []
+    found = [] if asked.after else await (_approvals_elsewhere(ctx) if whose is not None else stuck_compensations(core))
     before = asked.after
     room = ctx.app_state.limits.page_bytes - sum(map(page_bytes_of, found))
     for row in rows:
@@ -66,6 +67,8 @@ async def decide(ctx: RequestContext) -> Decided:
     said = f"nothing waits under {approval_id!r}; GET /approvals lists what does"
     gone = RequestRefused(404, "unknown_approval", said)
     try:
+        if is_compensation_id(approval_id):
+            return await _decide_compensation(ctx, approval_id, choice)
         waiting = await find_waiting_item(core, approval_id)
         if not await _is_visible_item(ctx, waiting):
             raise gone
@@ -76,6 +79,16 @@ async def decide(ctx: RequestContext) -> Decided:
         decided = await decided_by(core, approval_id, _person_decision(choice), by=by, kind=kind)
     except UnknownApproval:
         raise gone from None
+    return Decided(approval_id, decided.decision, by)
+
+
+async def _decide_compensation(ctx: RequestContext, approval_id: str, choice: Choice) -> Decided:
+    """Decide about a compensation that is stuck, as an operator."""
+    if not ctx.principal.may("operate"):
+        raise UnknownApproval(approval_id)
+    core, by = ctx.hub.core, ctx.principal.name
+    kind = core.directory.find(by).kind
+    decided = await decided_by(core, approval_id, _person_decision(choice), by=by, kind=kind)
     return Decided(approval_id, decided.decision, by)
 
 
