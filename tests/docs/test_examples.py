@@ -42,6 +42,7 @@ SHOWS = {
     "29_failed_branch.py": "the judge was shown: ['user: Six times seven?', 'ada: 42', 'ben: 41']",
     "30_conversations.py": "resolver was shown: [Context from previous agent (reviewer)]: Refund 42 euros.",
     "31_human_takeover.py": "I wait for you until eight.   [dana]\nfrom +4930: Thank you!",
+    "32_approval.py": "paid: ['2100 cents for order 7']",
     "demo": "The bank was asked twice. Its ledger holds 1 entry.",
 }
 

@@ -13,11 +13,12 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from antiphon.core import canonical, sagas, state
+from antiphon.core import canonical, opinions, sagas, state
 from antiphon.core.envelope import Envelope, Json
 from antiphon.core.event_data import Deny
+from antiphon.core.execution_events import CallStarted
 from antiphon.core.ruleset import Fold
-from antiphon.engines import saga_runs, tool_calls
+from antiphon.engines import call_approvals, saga_runs, tool_calls
 from antiphon.engines.prepared_calls import PreparedCall
 from antiphon.guards import (
     breaker,
@@ -403,3 +404,71 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     owed = sagas.is_owed
     patch.setattr(sagas, "is_owed", lambda step: owed(step) and step.outcome == "done")
+
+
+# Approvals
+
+
+@fault(
+    "edit_skips_gates",
+    found_by="tests/runtime/test_call_approvals.py::test_an_edit_is_asked_about_by_all_guards_again",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    permit = opinions.CallGuards.permit
+
+    def trusting(self: opinions.CallGuards, fold: Fold, draft: Envelope) -> object:
+        return draft if draft.event_data.get("approved") else permit(self, fold, draft)
+
+    patch.setattr(opinions.CallGuards, "permit", trusting)
+
+
+@fault(
+    "edit_skips_schema",
+    found_by="tests/runtime/test_call_approvals.py::"
+    "test_an_edit_that_does_not_fit_the_tool_is_refused_and_nothing_is_recorded",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def unchecked(*args: object) -> None:
+        return None
+
+    patch.setattr(decisions, "check_edited_arguments", unchecked)
+
+
+@fault(
+    "approved_without_digest_check",
+    found_by="tests/runtime/test_call_approval_rules.py::test_a_decision_about_another_digest_is_stale",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decisions, "_check_digest", lambda found, choice: None)
+
+
+@fault(
+    "edit_forgotten",
+    found_by="tests/runtime/test_call_approvals.py::test_edit_lets_the_call_leave_with_other_arguments",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    started = tool_calls.started_entry
+
+    def as_asked(journal: object, ready: PreparedCall) -> CallStarted:
+        return replace(started(journal, ready), args=ready.wanted.call.args)  # type: ignore[arg-type]
+
+    patch.setattr(tool_calls, "started_entry", as_asked)
+
+
+@fault(
+    "requester_approves",
+    found_by="tests/runtime/test_call_approval_rules.py::test_only_people_decide_and_not_the_one_who_asked",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    async def allowed(*args: object, **options: object) -> None:
+        return None
+
+    patch.setattr(decisions, "check_approver", allowed)
+
+
+@fault(
+    "failing_approval_function_allows",
+    found_by="tests/runtime/test_call_approvals.py::test_a_function_of_the_arguments_says_whether",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(call_approvals, "_unknown", lambda tool, name, error: None)

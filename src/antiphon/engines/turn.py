@@ -150,11 +150,11 @@ class TurnHandler:
             run.trace.failed(FENCED)
             await self._drop_turn(journal, str(fenced))
         except CallInDoubt as doubt:
-            self._leave_to_person(run, str(doubt))
+            self._leave_to_person(run, str(doubt), logging.WARNING)
         except AwaitsApproval as waiting:
             attempt.ending = True
             await self._release_turn(journal)
-            self._leave_to_person(run, f"{waiting} waits for approval")
+            self._leave_to_person(run, f"approval of {waiting}", logging.INFO)
         except EngineStopping:
             await self._release_turn(journal)
         except Denied as denied:
@@ -227,9 +227,9 @@ class TurnHandler:
         if journal.claimed:  # without a claim the other owner was merely quicker, which is not recorded
             await self._record_fenced(run, why)
 
-    def _leave_to_person(self, run: TurnRun, what: str) -> None:
+    def _leave_to_person(self, run: TurnRun, what: str, level: int) -> None:
         """The turn waits for a person, unless the person has decided already."""
-        logger.warning("turn %s of %s waits for a person: %s", run.turn_id, run.channel_id, what)
+        logger.log(level, "turn %s of %s waits for a person: %s", run.turn_id, run.channel_id, what)
         if any(turn.turn_id == run.turn_id for turn in pending_turns(run.live.state)):
             run.attempt.again = self._environment.clock.now()
 
