@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
@@ -34,7 +35,7 @@ from antiphon.core.ruleset import SavedFold, restore_fold
 from antiphon.testing import ManualClock
 from tests.support.given_tasks import Kept, echo
 from tests.support.inspection import fold_of, folded, watched
-from tests.support.waiting import let_others_run, soon, wait_until
+from tests.support.waiting import NEVER_COMES, let_others_run, soon, wait_until
 
 EXPIRED, REBASED = "antiphon.flow.deadline_expired", "antiphon.flow.deadline_rebased"
 STARTED, FAILED = "antiphon.call.started", "antiphon.call.failed"
@@ -283,9 +284,33 @@ async def test_a_tool_that_ignores_its_cancellation_is_left_behind(hub: Hub, clo
     await clock.advance(60)
     reply = await soon(asked)
     gate.set()
-    await let_others_run()
     assert (reply.text, reply.stopped) == ("I look it up.", "denied:deadline")
-    assert "too late" not in str(await hub.log(reply.channel_id))
+    assert await late_results(hub, reply.channel_id) == ["too late"]
+
+
+async def late_results(hub: Hub, channel_id: str) -> list[object]:
+    """What has come late, as soon as something has."""
+    while not (found := await data_of(hub, channel_id, "antiphon.call.late")):
+        await let_others_run()
+    return [each["text"] for each in found]
+
+
+async def test_the_late_result_of_a_thread_is_recorded_and_not_used(hub: Hub, clock: ManualClock) -> None:
+    inside, gate = threading.Event(), threading.Event()
+
+    @tool(timeout=600)
+    def look() -> str:
+        inside.set()
+        gate.wait(NEVER_COMES)
+        return "too late"
+
+    model = ScriptedModel([LOOK, says("I found nothing.")])
+    asked = asking(hub, Agent("bob", model=model, tools=[look], guards=[Deadlines(step=30)]))
+    await soon(asyncio.to_thread(inside.wait, NEVER_COMES))
+    await clock.advance(30)
+    reply = await soon(asked)
+    gate.set()
+    assert (reply.text, await soon(late_results(hub, reply.channel_id))) == ("I found nothing.", ["too late"])
 
 
 # People

@@ -18,6 +18,7 @@ from antiphon.core.execution_events import (
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
     EV_CALL_RETRIED,
+    EV_CALL_RETURNED_LATE,
     EV_CALL_STARTED,
     EV_TURN_CLAIMED,
     EV_TURN_DELAYED,
@@ -96,6 +97,7 @@ JOURNAL_TYPES = frozenset(
         EV_CALL_FAILED,
         EV_CALL_RETRIED,
         EV_CALL_CONFLICTED,
+        EV_CALL_RETURNED_LATE,
         EV_AGENT_WARNED,
     }
 )

@@ -56,6 +56,7 @@ from antiphon.core.events import (
 )
 from antiphon.core.execution_events import (
     EV_CALL_CONFLICTED,
+    EV_CALL_RETURNED_LATE,
     EV_CALL_STARTED,
     ApprovalExpired,
     ApprovalReminded,
@@ -88,7 +89,7 @@ DEFAULT_TASK_SECONDS = 600.0
 """How long a task without a time to live may take, by default."""
 CLOCK_SET_REASON = "clock"
 """Why an expectation was extended, if no time passed at all: the clock was set."""
-INERT_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_CONFLICTED})
+INERT_TYPES = frozenset({EV_CALL_STARTED, EV_CALL_CONFLICTED, EV_CALL_RETURNED_LATE})
 
 
 def evolve(state: State, envelope: Envelope) -> State:

@@ -21,6 +21,7 @@ EV_CALL_RETRIED = "antiphon.call.retried"
 EV_CALL_DOUBTED = "antiphon.call.doubted"
 EV_CALL_CLEARED = "antiphon.call.cleared"
 EV_CALL_CONFLICTED = "antiphon.call.conflicted"
+EV_CALL_RETURNED_LATE = "antiphon.call.late"
 EV_CALL_APPROVED = "antiphon.call.approved"
 
 
@@ -165,6 +166,17 @@ class CallConflicted(msgspec.Struct, frozen=True):
     name: str
     recorded: str
     asked: str
+
+
+class CallReturnedLate(msgspec.Struct, frozen=True):
+    """A tool has returned after its call was cut off at a deadline. Nothing follows from that."""
+
+    turn: str
+    index: int
+    name: str
+    text: str
+    """What its model would have read."""
+    failed: bool = False
 
 
 EV_TURN_CLAIMED = "antiphon.turn.claimed"
@@ -317,6 +329,7 @@ ExecutionEvent = (
     | CallCleared
     | CallApproved
     | CallConflicted
+    | CallReturnedLate
 )
 
 EXECUTION_STRUCTS: dict[str, type[ExecutionEvent]] = {
@@ -337,6 +350,7 @@ EXECUTION_STRUCTS: dict[str, type[ExecutionEvent]] = {
     EV_CALL_CLEARED: CallCleared,
     EV_CALL_APPROVED: CallApproved,
     EV_CALL_CONFLICTED: CallConflicted,
+    EV_CALL_RETURNED_LATE: CallReturnedLate,
 }
 """The shape of the data of each type."""
 

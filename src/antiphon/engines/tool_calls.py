@@ -30,7 +30,7 @@ from antiphon.core.execution_events import (
 from antiphon.engines.attempt_ends import AwaitsApproval, CallInDoubt
 from antiphon.engines.call_approvals import approval_requests, note_parameters
 from antiphon.engines.call_handoffs import settle_message
-from antiphon.engines.cut_calls import cut_class
+from antiphon.engines.cut_calls import LateResult, cut_class
 from antiphon.engines.journal import TurnJournal
 from antiphon.engines.once_calls import RepeatedCall, is_registered, register_once
 from antiphon.engines.prepared_calls import (
@@ -44,7 +44,7 @@ from antiphon.engines.prepared_calls import (
     started_entry,
 )
 from antiphon.engines.saga_steps import keep_step_outcome, register_steps
-from antiphon.engines.tool_invocation import InjectedValues, call_tool, reconcile_call
+from antiphon.engines.tool_invocation import InjectedValues, call_tool, late_result, reconcile_call
 from antiphon.engines.tracing import CallSpan
 from antiphon.hub.clock import DeadlineExceeded, shorter_time
 from antiphon.hub.known_secrets import redact_text
@@ -200,6 +200,7 @@ class _CallBatch:
         given = _injected_values(journal, ready, channel)
         run.in_progress[index] = channel
         failure: FailureClass = "error"
+        telling = late_result.set(LateResult(run, index, ready.tool.name) if ready.until else None)
         progress = ""
         seconds = shorter_time(run.environment.clock, ready.tool.timeout, ready.until)
         try:
@@ -221,6 +222,7 @@ class _CallBatch:
                 cut_class(run.live.ruleset, ready.tool.timeout, seconds),
             )
         finally:
+            late_result.reset(telling)
             if channel is not None:
                 channel.over = True
             del run.in_progress[index]

@@ -14,9 +14,9 @@ import inspect
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import NamedTuple
 
 import msgspec
@@ -46,6 +46,10 @@ MAX_ROUTING_BYTES = 96 * 1024
 
 
 _result_encoder = msgspec.json.Encoder(enc_hook=encode_hook)
+
+
+late_result: ContextVar[Callable[[ToolResult], None] | None] = ContextVar("late_result", default=None)
+"""What is told the result of a call that was cut off, if it comes all the same."""
 
 
 class InjectedValues(msgspec.Struct, frozen=True):
@@ -119,7 +123,11 @@ async def _run_function(function: ToolFunction, arguments: dict[str, object], na
             value: object = function(**arguments)
         else:
             value = await _run_in_thread(function, arguments, name)
-        return await value if inspect.isawaitable(value) else value
+        value = await value if inspect.isawaitable(value) else value
+        task, late = asyncio.current_task(), late_result.get()
+        if late is not None and task is not None and task.cancelling():  # it has ignored its cancellation
+            late(_tool_result_of(value))
+        return value
 
     # A function that is not async runs in a thread: it is what it returned that may hold the loop.
     return await run_isolated(
@@ -135,11 +143,13 @@ async def _run_in_thread(function: ToolFunction, arguments: dict[str, object], n
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[object] = loop.create_future()
-    context = copy_context()
+    context, late = copy_context(), late_result.get()
 
     def deliver(value: object) -> None:
         if not outcome.done():
             outcome.set_result(value)
+        elif late is not None:
+            late(_tool_result_of(value))
 
     def work() -> None:
         value = context.run(_try_function, function, arguments)

@@ -75,6 +75,7 @@ SENTENCES: dict[EventKey, str] = {
     execution_events.CallRetried: (
         "{index}: failed, attempt {attempt}, and is made again in {delay:.3g} seconds: {error}"
     ),
+    execution_events.CallReturnedLate: "{index}: {name} returned after its deadline",
     execution_events.CallConflicted: "{index}: was {name}, and something else is asked for now",
     protection.DeadlineExpired: (
         "ends what is past the deadline of the {layer}, {deadline}<, by {overrun_ms} ms>< in turn {turn}>"
