@@ -49,7 +49,7 @@ _result_encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 
 
 late_result: ContextVar[Callable[[ToolResult], None] | None] = ContextVar("late_result", default=None)
-"""What is told the result of a call that was cut off, if it comes all the same."""
+"""Takes the result of a call that was cut off, if it comes all the same."""
 
 
 class InjectedValues(msgspec.Struct, frozen=True):
