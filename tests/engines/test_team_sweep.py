@@ -18,7 +18,7 @@ from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_
 from antiphon.core.turns import Journal, journal_of
 from antiphon.engines import journal
 from antiphon.hub.clock import TimeOrderedIds
-from antiphon.runtime import delegation
+from antiphon.runtime import task_reports
 from antiphon.runtime.agent import channel_of
 from antiphon.store.protocol import Store
 from antiphon.testing import ManualClock, canonical_digest
@@ -394,5 +394,5 @@ async def test_a_task_that_does_not_follow_from_its_call_is_found(monkeypatch: p
 
 
 async def test_reports_that_do_not_follow_from_their_task_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delegation, "derived_id", never_the_same)
+    monkeypatch.setattr(task_reports, "derived_id", never_the_same)
     assert "of a task is told [2, 1, 0, 0]" in await complaint("a task", AFTER)
