@@ -124,6 +124,20 @@ def test_a_call_that_is_started_again_is_one_call_with_one_reservation() -> None
     assert spent(counting) == 41 * CENT
 
 
+def test_a_call_that_is_started_again_is_not_denied_what_it_has_reserved() -> None:
+    counting = Counting(Budget(dollars="1"))
+    counting.hear(started(0, most=30 * CENT), started(1, most=30 * CENT), finished(1, cost=200 * CENT))
+    assert counting.answer(started(0, most=30 * CENT)) == "allow"  # it may have been paid for
+    assert counting.answer(started(0, most=31 * CENT)) == counting.answer(started(2)) == "deny"
+
+
+def test_a_call_that_is_denied_when_it_is_started_again_counts_in_full() -> None:
+    counting = Counting(Budget(dollars="1", model_calls=2))
+    counting.hear(started(0, most=30 * CENT), started(0, most=30 * CENT), failed(0, denied="policy", guard="policy"))
+    assert spent(counting) == 30 * CENT
+    assert [counting.try_call(started(index)) for index in (1, 2)] == [True, False]
+
+
 def test_a_reservation_whose_call_is_lost_is_booked_in_full() -> None:
     counting = Counting(Budget(dollars="1"))
     counting.hear(started(0, most=60 * CENT, tokens=70, seconds=10), started(1, most=10 * CENT, seconds=0))

@@ -76,6 +76,18 @@ def test_a_lost_call_counts_when_its_time_is_over_and_leaves_the_window() -> Non
     assert counting.answer(started(2, most=10 * DOLLAR, seconds=4001)) == "allow"
 
 
+def test_a_call_that_is_denied_when_it_is_started_again_counts_in_full() -> None:
+    counting = Counting(HOURLY)
+    counting.hear(started(0, most=8 * DOLLAR), started(1, most=DOLLAR), finished(1, cost=9 * DOLLAR))
+    assert counting.answer(started(0, most=8 * DOLLAR, seconds=5)) == "allow"
+    assert counting.answer(started(0, most=9 * DOLLAR, seconds=5)) == "deny"
+    counting = Counting(HOURLY)
+    counting.hear(started(0, most=8 * DOLLAR), started(0, most=8 * DOLLAR), failed(0, denied="policy"))
+    assert counting.answer(started(2, most=3 * DOLLAR, seconds=9)) == "deny"
+    counting.hear(started(3, most=8 * DOLLAR), failed(3, denied="policy"))
+    assert counting.answer(started(4, most=2 * DOLLAR, seconds=9)) == "allow"
+
+
 def test_people_who_speak_change_nothing() -> None:
     counting = spending(HOURLY, (0, 10))
     counting.hear(said("ann", 10))

@@ -92,6 +92,9 @@ def find_velocity_excess(
     """The first ceiling that this call would exceed at this instant; None if it exceeds none."""
     windows, now = end_reservations(windows, at), epoch_second(at)
     others = [entry for key, entry in windows.open.items() if entry.who == who and key != call.key]
+    before = windows.open.get(call.key)
+    if before is not None and call.micro <= before.micro and call.tokens <= before.tokens:
+        return None  # started again after a crash: it has reserved that already
     for ceiling in ceilings:
         is_money = ceiling.unit == "micro"
         steps = (windows.minute if ceiling.window == MINUTE else windows.hour).get(who, ())
@@ -126,7 +129,8 @@ def epoch_second(at: Instant) -> int:
 
 def _start_call(windows: CostWindows, call: CountedCall, at: Instant, *, by_agent: bool) -> CostWindows:
     until = call.until or add_seconds(at, DEFAULT_RESERVATION_SECONDS)
-    entry = OpenCall(call.kind, call.agent if by_agent else "", call.micro, call.tokens, until)
+    again = call.key in windows.open
+    entry = OpenCall(call.kind, call.agent if by_agent else "", call.micro, call.tokens, until, again=again)
     others = {**windows.open, call.key: entry}
     for key in list(others)[: max(0, len(others) - MAX_OPEN_CALLS)]:
         del others[key]
@@ -140,7 +144,9 @@ def _settle_call(windows: CostWindows, outcome: CountedOutcome, at: Instant) -> 
     others = {**windows.open}
     del others[outcome.key]
     settled = CostWindows(windows.minute, windows.hour, others, windows.last)
-    return _spent(settled, entry.who, epoch_second(at), micro=outcome.micro, tokens=outcome.tokens)
+    lost = entry.again and not outcome.left  # it has left once, before a crash
+    micro, tokens = (entry.micro, entry.tokens) if lost else (outcome.micro, outcome.tokens)
+    return _spent(settled, entry.who, epoch_second(at), micro=micro, tokens=tokens)
 
 
 def _spent(windows: CostWindows, who: str, second: int, *, micro: int, tokens: int) -> CostWindows:

@@ -77,6 +77,8 @@ class OpenCall(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The number of the message in whose totals it counts."""
     booked: bool = False
     """Whether its time is over, so that it counts in full."""
+    again: bool = False
+    """Whether it was started again after a crash: it has left once, whatever becomes of it now."""
 
     @property
     def totals(self) -> Totals:
@@ -109,7 +111,8 @@ def count_start(spending: Spending, call: CountedCall, who: str) -> Spending:
     else:
         micro, tokens, count = call.micro, call.tokens, int(before is None)
     taken = totals_of(call.kind, count=count, micro=micro, tokens=tokens)
-    entry = OpenCall(call.kind, who, call.micro, call.tokens, call.until, spending.messages)
+    again = before is not None
+    entry = OpenCall(call.kind, who, call.micro, call.tokens, call.until, message=spending.messages, again=again)
     return Spending(
         _added(spending.run, who, taken),
         _added(spending.message, who, taken),
@@ -121,10 +124,15 @@ def count_start(spending: Spending, call: CountedCall, who: str) -> Spending:
 
 
 def count_outcome(spending: Spending, outcome: CountedOutcome) -> Spending:
-    """With the outcome of a call. What it has not used is free again; one that never left counts for nothing."""
+    """With the outcome of a call. What it has not used is free again; one that never left counts for nothing.
+
+    One that is denied when it is started again after a crash has left before: it counts in full.
+    """
     entry = spending.open.get(outcome.key)
     if entry is None:
         return spending
+    if not outcome.left and entry.again:
+        outcome = CountedOutcome(outcome.key, entry.micro, entry.tokens, left=True)
     micro, tokens = outcome.micro - entry.micro, outcome.tokens - entry.tokens
     taken = totals_of(entry.kind, count=0 if outcome.left else -1, micro=micro, tokens=tokens)
     counts = not entry.booked or entry.message == spending.messages

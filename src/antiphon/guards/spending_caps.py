@@ -63,6 +63,8 @@ def find_excess(caps: Sequence[Cap], spending: Spending, call: CountedCall, *, w
         taken: int = getattr(totals, cap.unit)
         need: int = 1 if cap.unit.endswith("calls") else getattr(call, cap.unit)
         again: int = 0 if before is None else 1 if cap.unit.endswith("calls") else getattr(before, cap.unit)
+        if before is not None and need <= again:  # started again after a crash: it has reserved that already
+            continue
         if taken - again + need > cap.most:
             reserved: int = getattr(reserved_totals(spending, who), cap.unit) - again
             return Excess(cap.unit, need, taken - again - reserved, reserved, cap.most, cap.per_message)
