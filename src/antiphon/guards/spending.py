@@ -78,7 +78,7 @@ class OpenCall(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     booked: bool = False
     """Whether its time is over, so that it counts in full."""
     again: bool = False
-    """Whether it was started again after a crash: it has left once, whatever becomes of it now."""
+    """Whether it was started again after a crash: it has left once."""
 
     @property
     def totals(self) -> Totals:
