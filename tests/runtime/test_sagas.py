@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from antiphon import Channel, Denied, Hub, UsageError, calls, says
+from antiphon import Channel, Denied, Hub, UsageError, calls, says, tool
 from antiphon.core.saga_events import (
     EV_SAGA_COMPENSATION,
     EV_SAGA_EXECUTED,
@@ -214,3 +214,27 @@ async def test_a_fork_undoes_what_it_has_done_itself_and_nothing_of_before(trave
     await channel.abort()
     await travel.finished(channel)
     assert list(travel.world.cancelled) == [f"{after}:c", f"{before}:c"]
+
+
+async def test_a_call_that_another_one_was_made_for_is_undone_with_that_alone(travel: Travel) -> None:
+    world = travel.world
+    world.book = tool(world.book.function, name="book", once=("what",), compensate=world.cancel)  # type: ignore[assignment]
+    three = [calls("book", {"what": "flight", "price": price}) for price in range(3)]
+    channel = await travel.open(three, calls("book", {"what": "flight"}), says("Booked."))
+    await travel.answered(channel)
+    assert [each.event_data["status"] for each in await travel.log(channel, EV_SAGA_EXECUTED)].count("repeated") == 3
+    await channel.abort()
+    assert await travel.finished(channel) == {"done": 1, "stuck": 0, "skipped": 0}
+    assert (len(world.booked), world.order) == (1, ["flight"])
+
+
+async def test_a_finished_saga_is_not_kept_in_mind(travel: Travel) -> None:
+    channel = await travel.open(*travel.world.booking(["flight"]))
+    await travel.answered(channel)
+    await channel.abort()
+    await travel.finished(channel)
+    await wait_until(lambda: not travel.hub.core.sagas.channel_ids)
+    travel.clock.advance(31)  # it is looked at once more
+    async with asyncio.timeout(NEVER_COMES):
+        while await travel.hub.core.store.next_due():
+            await let_others_run(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import Agent, Hub, ScriptedModel, calls, delegate, says
+from antiphon import Agent, Hub, ScriptedModel, calls, delegate, says, tool
 from antiphon.core.errors import Denied
 from antiphon.core.saga_events import EV_SAGA_CLAIMED, EV_SAGA_COMPENSATION, EV_SAGA_FINISHED, EV_SAGA_REGISTERED
 from antiphon.core.sagas import steps_of
@@ -17,6 +17,7 @@ from antiphon.engines.saga_records import CompensationMove, RecordSagaEntries, m
 from antiphon.runtime.approvals import stored_approvals
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import ManualClock
+from tests.support.crashing_hubs import crashes
 from tests.support.trips import Travel, TripWorld
 from tests.support.waiting import let_others_run, soon, wait_until
 
@@ -189,3 +190,36 @@ async def test_a_task_that_still_runs_is_ended_first_and_its_call_undone(tmp_pat
         assert world.order == ["hotel", "flight"]
         [finished] = await travel.log(channel, EV_SAGA_FINISHED)
         assert finished.event_data == {"done": 2, "stuck": 0, "skipped": 0}
+
+
+async def test_an_unsafe_compensation_in_flight_at_a_crash_waits_for_a_person() -> None:
+    undone: list[str] = []
+
+    @tool(idempotency="unsafe")
+    async def unmake(what: str) -> None:
+        undone.append(what)
+        await asyncio.Event().wait()
+
+    @tool(compensate=unmake)
+    async def make(what: str) -> str:
+        return what
+
+    async with crashes() as place:
+        await place.next_hub(ScriptedModel([calls("make", {"what": "a"}), says("Made.")]), tools=[make])
+        channel = await place.open()
+        await place.answered()
+        await channel.abort()
+        await wait_until(lambda: bool(undone))
+        hub = await place.next_hub(ScriptedModel([]), tools=[make])
+        place.clock.advance(40)
+
+        async def listed() -> None:
+            while not await hub.approvals():
+                await let_others_run(1)
+
+        await soon(listed())
+        [approval] = await hub.approvals()
+        assert (approval.why, approval.tool, undone) == ("in_doubt", "unmake", ["a"])
+        await place.people["ann"].decide(approval.approval_id, "done")
+        await place.until("saga.finished")
+        assert undone == ["a"]

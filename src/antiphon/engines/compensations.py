@@ -83,6 +83,8 @@ class Compensations:
         """The channels whose sagas run here: each set when there is more to look at."""
         self._idle = asyncio.Event()
         self._idle.set()
+        self.on_finished: Callable[[str], object] = lambda channel_id: None
+        """Called with the channel of a saga that has finished."""
         self._waiting: set[str] = set()
         """Channels whose agents are not registered here."""
 
@@ -144,7 +146,10 @@ class Compensations:
         keeping = asyncio.create_task(lease.keep_renewing(), name=f"lease of the saga of {channel_id}")
         try:
             run = SagaRun(environment, live, guard, self.timers, self.stopping)
-            if await run.carry_out(self.owner) == "agents_missing":
+            end = await run.carry_out(self.owner)
+            if end == "finished":
+                self.on_finished(channel_id)
+            elif end == "agents_missing":
                 self._waiting.add(channel_id)
         except Denied as denied:
             if denied.reason != FENCED:

@@ -26,7 +26,7 @@ from antiphon.core.execution_events import (
     CallFailed,
     CallFinished,
 )
-from antiphon.core.saga_events import StepStatus
+from antiphon.core.saga_events import SAGA_STRUCTS, StepStatus
 from antiphon.core.sagas import CallRef, SagaStep, SagaSteps, steps_of
 from antiphon.core.turns import EMPTY_CALL_RECORD, CallRecord, journal_of
 from antiphon.engines.environment import TurnEnvironment
@@ -70,8 +70,9 @@ class SagaCalls:
         store, entries = self._environment.channels.deps.store, self._entries.setdefault(root, [])
         async for envelope in all_envelopes(log_page_reader(store, root), self._cursor):
             self._cursor = envelope.sequence
-            self._steps = steps_of((envelope,), self._steps)
-            if envelope.event_type in CALL_TYPES and self._is_step(root, envelope):
+            if envelope.event_type in SAGA_STRUCTS:
+                self._steps = steps_of((envelope,), self._steps)
+            elif envelope.event_type in CALL_TYPES and self._is_step(root, envelope):
                 entries.append(envelope)
         return {name: await self._with_outcome(step) for name, step in self._steps.items()}
 

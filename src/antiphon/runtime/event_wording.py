@@ -100,7 +100,7 @@ SENTENCES: dict[EventKey, str] = {
     protection.RunCharged: "counts a call of {channel} here: {kind}< {name}>< of {agent}>< in {scope}>",
     protection.RunSettled: "notes the outcome of a call of {channel}<: {cost}><, tokens: {tokens}>",
     sagas.SagaRegistered: "registers that {comp_name} undoes {tool} ({step})",
-    sagas.SagaOwed: "has {steps} calls to be undone, because the channel ended: {reason}",
+    sagas.SagaOwed: "has what the run did undone ({steps} registered), because the channel ended: {reason}",
     sagas.SagaClaimed: "runs the compensations",
     sagas.SagaFinished: "has finished compensating: {done} undone, {skipped} skipped, {stuck} decided by a person",
     protection.OnceRegistered: "registers call {index} of turn {turn} in {channel} as the one call of {tool}",

@@ -6,6 +6,7 @@ Rule 1: the list is the store's: such a channel is due until its saga has finish
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.guards.saga import saga_memory_of
@@ -14,6 +15,9 @@ from antiphon.hub.live import Channels, LiveChannel
 
 class SagaEngine(Protocol):
     """What runs sagas. Here it is only named: a hub that runs no turns does not load it."""
+
+    on_finished: Callable[[str], object]
+    """Called with the channel of a saga that has finished."""
 
     def look_at(self, live: LiveChannel) -> None: ...
 
@@ -48,6 +52,7 @@ class OwedSagas:
     async def run(self, compensations: SagaEngine) -> None:
         """Run them here, from now on."""
         self._compensations = compensations
+        compensations.on_finished = lambda channel_id: self._found.pop(channel_id, None)
         for channel_id in self.channel_ids:
             compensations.look_at(await self._channels.get(channel_id))
 

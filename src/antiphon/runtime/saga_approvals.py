@@ -19,7 +19,7 @@ from antiphon.core.errors import Denied, RulesInvalid, UnknownApproval, UnknownC
 from antiphon.core.event_data import Deny, data_of, event_of
 from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, CallFailed, CallStarted
 from antiphon.core.ruleset import Fold, Ruleset
-from antiphon.core.saga_events import EV_SAGA_COMPENSATION, SagaCompensation
+from antiphon.core.saga_events import EV_SAGA_COMPENSATION, SAGA_STRUCTS, SagaCompensation
 from antiphon.core.sagas import COMPENSATION_TURN, SagaStep, SagaSteps, next_status, steps_of
 from antiphon.core.step import Admitted, hub_draft, record_all
 from antiphon.core.text import describe
@@ -93,7 +93,8 @@ async def compensations_in(channel_id: str, read: ReadLogPage) -> list[Approval]
 
 
 def _note_fact(facts: _SagaFacts, envelope: Envelope) -> None:
-    facts.steps = steps_of((envelope,), facts.steps)
+    if envelope.event_type in SAGA_STRUCTS:
+        facts.steps = steps_of((envelope,), facts.steps)
     match event_of(envelope):
         case CallStarted(turn=turn) as event if turn == COMPENSATION_TURN:
             facts.started[event.index] = event
@@ -201,7 +202,8 @@ async def _record(core: HubCore, live: LiveChannel, wanted: ApprovalDecided, *, 
 async def _stuck_step(live: LiveChannel) -> SagaStep | None:
     steps: SagaSteps = {}
     async for envelope in all_envelopes(live.read, max(0, saga_memory_of(live.fold).first - 1)):
-        steps = steps_of((envelope,), steps)
+        if envelope.event_type in SAGA_STRUCTS:
+            steps = steps_of((envelope,), steps)
     return steps.get(saga_memory_of(live.fold).stuck)
 
 
