@@ -224,16 +224,24 @@ async def test_half_open_forgets_the_probe__stuck_for_ever(desk: Desk) -> None:
 
 
 async def test_a_late_success_closes_a_newer_open_period__flapping(desk: Desk) -> None:
+    """A call from before the breaker opened succeeds while another one tries. That says nothing about the provider."""
     slow, provider = Provider(), Provider()
     slow.gate = asyncio.Event()
     late = asyncio.ensure_future(guarded(desk, slow, name="cleo").invoke("Go", hub=desk.hub))
     await wait_until(lambda: slow.asked == 1)
     agent = guarded(desk, provider)
     await opened(desk, provider, agent)
+    await desk.clock.advance(40)
+    provider.asked, provider.gate = 0, asyncio.Event()
+    probing = asyncio.ensure_future(stopped(desk, guarded(desk, provider, name="dan")))
+    await wait_until(lambda: provider.asked == 1)
     slow.gate.set()
     assert (await soon(late)).text == "here"
-    assert await states_of(desk) == ["open"]
+    assert await states_of(desk) == ["open", "half_open"]
     assert await stopped(desk, agent) == "denied:breaker_open"
+    provider.gate.set()
+    await soon(probing)
+    assert await states_of(desk) == ["open", "half_open", "open"]
 
 
 async def test_one_counter_for_all_failures__schema_errors_hide_behind_http_200(desk: Desk) -> None:
