@@ -156,6 +156,14 @@ async def test_a_bucket_for_each_process__n_processes_make_n_times_the_retries(d
     assert outcomes[1] == "denied:retry_budget"
 
 
+async def test_a_bucket_for_each_process__two_hubs_at_once(clock: ManualClock) -> None:
+    provider, store = Provider(down=True), KeptStore(clock=clock)
+    async with kept_hub(store, clock) as one, kept_hub(store, clock) as two:
+        for desk, name in ((one, "bob"), (two, "cleo")):
+            await stopped(desk, desk.agent(provider.model(), name=name, guards=[EMPTYING]))
+    assert provider.asked == 2 + 2
+
+
 async def test_a_bucket_that_is_full_after_a_restart__storm(clock: ManualClock) -> None:
     provider, store = Provider(down=True), KeptStore(clock=clock)
     for expected in (3, 4):  # the first attempt and two retries; then a first attempt alone
@@ -176,8 +184,7 @@ async def test_retries_of_the_sdk_under_ours__three_times_three_calls(desk: Desk
 async def opened(desk: Desk, provider: Provider, agent: Agent) -> None:
     """Let the provider fail until its breaker is open."""
     provider.down = True
-    await stopped(desk, agent)
-    while not await states_of(desk):
+    for _ in range(2):  # of three attempts each
         await stopped(desk, agent)
     assert await states_of(desk) == ["open"]
 
@@ -337,6 +344,33 @@ async def test_a_window_over_all_agents__agents_that_do_the_same_once_trip_it(de
     await wait_until(lambda: channel.state.expected_next_speaker == "ann")
     assert desk.done == [("search", "x")] * 3
     assert await desk.events(channel.channel_id, LOOPS) == []
+
+
+async def test_a_call_that_a_crash_repeats_counts_twice__an_innocent_call_is_denied() -> None:
+    """The second of three equal calls is under way when the process dies. It is made again, and is still the second."""
+    made: list[int] = []
+    comes_back: list[bool] = []
+
+    @tool(idempotency="natural")
+    async def search(q: str) -> str:
+        """Search."""
+        made.append(len(made))
+        if len(made) == 2 and not comes_back:
+            await asyncio.Event().wait()
+        return "nothing"
+
+    again = calls("search", {"q": "x"})
+    async with crashes() as place:
+        await place.next_hub(Mind(again, again), tools=[search])
+        channel = await place.people["ann"].open(target="bob", knobs={"guards": LOOP})
+        place.channel_id = channel.channel_id
+        await channel.send("Search.")
+        await wait_until(lambda: len(made) == 2)
+        comes_back.append(True)
+        await place.next_hub(Mind(again, says("Nothing.")), tools=[search])
+        assert await place.answered() == ["Nothing."]
+        assert [each.event_data["count"] for each in await place.told("flow.loop_detected")] == [3]
+    assert len(made) == 3
 
 
 async def test_all_calls_of_a_message_are_stripped__innocent_calls_die(desk: Desk) -> None:

@@ -203,6 +203,23 @@ async def test_a_timeout_as_a_duration__each_retry_starts_afresh(desk: Desk) -> 
     assert all(seconds(at) - seconds(begun) < 10 for at in asked)
 
 
+async def test_a_timeout_as_a_duration__an_attempt_after_a_crash_starts_afresh() -> None:
+    async with crashes() as place:
+        dies = Mind()
+        await place.next_hub(dies)
+        ann = place.people["ann"]
+        channel = await ann.open(type="discussion", target="bob", knobs={"guards": [Deadlines(step=30)]})
+        place.channel_id = channel.channel_id
+        await channel.send("Think.")
+        await wait_until(lambda: len(dies.requests) == 1)
+        await place.clock.advance(20)
+        resumed = Mind()
+        await place.next_hub(resumed)
+        await wait_until(lambda: len(resumed.requests) == 1)
+        await place.clock.advance(11)
+        assert (await place.until("flow.deadline_expired"))[0].event_data["layer"] == "step"
+
+
 def seconds(at: str) -> float:
     hours, minutes, rest = at[11:-1].split(":")
     return int(hours) * 3600 + int(minutes) * 60 + float(rest)

@@ -119,6 +119,11 @@ async def test_a_call_that_never_returns_is_booked_in_full() -> None:
         expired = [each for each in await place.until("flow.budget") if each.event_data["op"] == "expire"]
         assert [each.event_data["tokens"] for each in expired] == [reserved]
         assert (await hub.channels())[0].status == "active"
+        again = Mind(says("never asked"))
+        await place.next_hub(again)
+        await (await place.held_by("ann")).send("And now?")
+        await place.until("flow.budget", 2)
+        assert again.requests == []
 
 
 # Gates
