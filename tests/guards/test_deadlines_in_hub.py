@@ -516,6 +516,25 @@ async def test_a_clock_that_is_set_ends_no_turn_and_delays_no_deadline_for_good(
     assert (await soon(asked)).stopped == "denied:deadline"
 
 
+async def test_a_call_after_a_clock_was_set_back_has_its_step_and_no_more(hub: Hub, clock: ManualClock) -> None:
+    first, second = Gate(), Gate()
+
+    async def model(request: Request) -> Reply:
+        return LOOK if not first.open.is_set() else await second.model(request)
+
+    guards = [Deadlines(step=30, stage=600)]
+    asked = asking(hub, Agent("bob", model=model, tools=[first.tool(timeout=600)], guards=guards))
+    await soon(first.inside.wait())
+    await clock.advance(10)
+    await clock.set(-HOUR)
+    first.open.set()
+    await soon(second.inside.wait())
+    await clock.advance(29)
+    assert not asked.done()
+    await clock.advance(1)
+    assert (await soon(asked)).stopped == "denied:deadline"
+
+
 async def test_deadlines_survive_a_snapshot_and_fold_the_same(hub: Hub, clock: ManualClock) -> None:
     channel = await doubted(hub, clock, guards=[Deadlines(stage=60, run=120)])
     fold = await fold_of(hub, channel.channel_id)

@@ -29,10 +29,11 @@ from antiphon.agents.messages import Model
 from antiphon.agents.progress import MemberPath
 from antiphon.agents.team import Team
 from antiphon.agents.turn_channel import Delegates, TurnChannel
-from antiphon.core.envelope import Envelope, IdSource
+from antiphon.core.envelope import NEVER, Envelope, IdSource, Instant
 from antiphon.core.event_data import Deny
 from antiphon.core.events import ContextSet
 from antiphon.core.execution_events import EV_CALL_FINISHED
+from antiphon.core.guard import Deadline
 from antiphon.core.state import Turn
 from antiphon.core.views import SHOWN_TYPES, Message
 from antiphon.engines.engine import Attempt, ResumeLimit
@@ -366,6 +367,15 @@ class TurnRun:
         """Why the speaker may not record this; None if it may."""
         judged = self.live.ruleset.judge(self.live.fold, draft)
         return judged if isinstance(judged, Deny) else None
+
+    @property
+    def channel_time(self) -> Instant:
+        """What time it is in the channel: what is recorded now is recorded at this instant, or later."""
+        return self.live.log.time.now(self.live.state.updated_at)
+
+    def on_clock(self, until: Instant) -> Instant:
+        """An instant of the channel as the clock shows it: a channel is ahead of a clock that was set back."""
+        return self.live.log.time.on_clock(Deadline(until, None)) if until else NEVER
 
     def waits_for_tasks(self) -> bool:
         """Whether there are calls in progress, and each of them waits for tasks."""

@@ -286,7 +286,7 @@ class RetriedModelCall:
     async def answer(self, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """The model's answer; `NoModelAnswer` if there is none, `EngineStopping` if the engine stops meanwhile."""
         run, own = self.journal.run, self._limits.model_seconds
-        seconds = shorter_time(self._clock, own, self._until)
+        seconds = shorter_time(self._clock, own, run.on_clock(self._until))
         if seconds is not None and (own is None or seconds < own):
             self._cut_after = seconds
         async with run.environment.limit.model_slot(run.attempt.job, self._stopping) as may_ask:

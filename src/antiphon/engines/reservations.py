@@ -64,7 +64,7 @@ def reserving_summary(
 
 def _with_bound(journal: TurnJournal, call: CallStarted, bound: UsageBound, *, limits: Limits) -> CallStarted:
     seconds = RESERVATION_SECONDS if limits.model_seconds is None else limits.model_seconds
-    until = add_seconds(journal.run.environment.clock.now(), seconds + LATE_SECONDS)
+    until = add_seconds(journal.run.channel_time, seconds + LATE_SECONDS)
     return replace(call, most=bound.cost, tokens=bound.tokens, until=until, unpriced=bound.unpriced)
 
 

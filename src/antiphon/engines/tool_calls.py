@@ -202,7 +202,7 @@ class _CallBatch:
         failure: FailureClass = "error"
         telling = late_result.set(LateResult(run, index, ready.tool.name) if ready.until else None)
         progress = ""
-        seconds = shorter_time(run.environment.clock, ready.tool.timeout, ready.until)
+        seconds = shorter_time(run.environment.clock, ready.tool.timeout, run.on_clock(ready.until))
         try:
             async with run.timers.within(seconds):
                 returned, progress = await _called_tool(journal, ready, given)
