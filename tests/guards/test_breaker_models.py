@@ -112,6 +112,25 @@ async def test_a_fallback_model_answers_while_the_breaker_is_open(hub: Hub, cloc
     assert (started["model"], started["via"]) == ("far", "spare")
 
 
+async def test_a_retry_that_waits_while_the_breaker_opens_does_not_leave(hub: Hub, clock: ManualClock) -> None:
+    asked: list[str] = []
+
+    async def far(request: Request) -> Reply:
+        asked.append(request.messages[-1][1])
+        raise ModelUnavailable("later", status=503, retry_after=20 if "patient" in asked[-1] else None)
+
+    agent = Agent("bob", model=far, guards=[CircuitBreaker()])
+    patient = asyncio.create_task(agent.invoke("patient", hub=hub))
+    await wait_until(lambda: len(asked) == 1)
+    await let_others_run(50)
+    assert await outcome_of(agent, hub, clock) == "model_error"
+    assert await outcome_of(agent, hub, clock) == "denied:breaker_open"
+    assert (await changes_in(hub, LEDGER), len(asked)) == (FIVE_FAILURES, 5)
+    await clock.advance(20)
+    assert (await soon(patient)).stopped == "denied:breaker_open"
+    assert asked.count("patient") == 1
+
+
 async def test_a_fallback_text_is_said(hub: Hub, clock: ManualClock) -> None:
     provider = Provider()
     agent = agent_of(provider, CircuitBreaker(fallback={"say": "Please try again later."}))

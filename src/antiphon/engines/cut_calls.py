@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from antiphon.agents.call_results import ToolResult
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ModelUnavailable
 from antiphon.core.execution_events import (
     EV_CALL_FAILED,
     EV_CALL_RETURNED_LATE,
@@ -27,6 +27,13 @@ logger = logging.getLogger("antiphon.engine")
 
 _recording: set[asyncio.Task[None]] = set()
 """Late results that are about to be recorded: a task without a reference may be collected."""
+TIMEOUT_STATUSES = frozenset({408, 504})
+
+
+def retried_class(error: ModelUnavailable) -> FailureClass:
+    """The class of a failure after which a model is asked again."""
+    late = error.status in TIMEOUT_STATUSES or "Timeout" in type(error.__cause__).__name__
+    return "timeout" if late else "transport"
 
 
 def keep_deadline_denial(journal: TurnJournal, index: int, seconds: float, *, detail: str) -> CallFailed:

@@ -178,6 +178,20 @@ class TurnJournal:
             self.calls.add(self.planned, self.turn_id)
         return self.calls.denial(retried.index)
 
+    async def refuse_late_retry(self, retried: CallRetried) -> CallFailed | None:
+        """The denial of a retry whose delay is over, if a ledger denies it by now. It is kept for the journal."""
+        if not self.run.live.ruleset.calls.sharing:
+            return None
+        via = self.calls.record(retried.index).via
+        draft = self._draft_entry(EV_CALL_RETRIED, msgspec.structs.replace(retried, via=via))
+        denial = await self.run.ledgers.deny_late(draft)
+        if denial is None:
+            return None
+        why = denial.detail or f"denied: {denial.reason}"
+        failed = CallFailed(self.turn_id, retried.index, why, denied=denial.reason, final=True, answer=denial.answer)
+        self.keep(EV_CALL_FAILED, failed)
+        return failed
+
     async def write(self, event_type: str = "", *events: msgspec.Struct) -> None:
         """Write these, and what was kept, if there is anything. They are on disk when this returns."""
         self._pending.extend(self._draft_entry(event_type, event) for event in events)

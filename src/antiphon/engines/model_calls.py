@@ -37,7 +37,7 @@ from antiphon.core.execution_events import (
 from antiphon.core.text import describe_error
 from antiphon.core.turns import TurnFailure
 from antiphon.engines.attempt_ends import AwaitsApproval, EngineStopping, TurnFailedError
-from antiphon.engines.cut_calls import keep_deadline_denial
+from antiphon.engines.cut_calls import keep_deadline_denial, retried_class
 from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
 from antiphon.engines.reservations import booked_usage, full_booking, reserving_call
 from antiphon.engines.tracing import model_label
@@ -57,7 +57,6 @@ MAX_RETRY_DOUBLINGS = 6
 """Beyond this exponent the delay is `MAX_RETRY_DELAY_SECONDS` anyway."""
 MIN_SECONDS_TO_RETRY = 1.0
 """With fewer seconds left, a retry is pointless."""
-TIMEOUT_STATUSES = frozenset({408, 504})
 MAX_RETRY_ERROR_CHARS = 200
 """How many characters of an error are recorded with each attempt. The last error is recorded in full."""
 
@@ -251,12 +250,6 @@ class NoModelAnswer(Exception):
         return call_failure(journal, index, TurnFailure(reason, str(self)), kind=self.failure, booked=booked)
 
 
-def _retry_failure(error: ModelUnavailable) -> FailureClass:
-    """The class of a failure after which a model is asked again."""
-    late = error.status in TIMEOUT_STATUSES or "Timeout" in type(error.__cause__).__name__
-    return "timeout" if late else "transport"
-
-
 class RetriedModelCall:
     """One call of a model, with its retries."""
 
@@ -362,7 +355,7 @@ class RetriedModelCall:
             delay,
             error.status,
             model=_guarded_name(self.journal, self.model),
-            failure=_retry_failure(error) if guarded else "",
+            failure=retried_class(error) if guarded else "",
         )
         denied = await self.journal.retry(retried)
         if denied is not None:
@@ -375,6 +368,9 @@ class RetriedModelCall:
             await asyncio.create_task(clock.wait(stopping, add_seconds(clock.now(), pause)))
         if stopping.is_set():
             raise EngineStopping
+        denied = await self.journal.refuse_late_retry(retried)
+        if denied is not None:
+            raise NoModelAnswer(self._with_attempt_count(f"{why}; {denied.error}"), denied=denied) from error
         left = self._seconds_left()
         if left is not None and left <= 0:  # the store, or the machine, was away for longer than the deadline
             raise self._timeout_error() from error

@@ -88,6 +88,21 @@ class RunLedgers:
                 return denial if entry.otherwise is None else entry.otherwise(denial)
         return None
 
+    async def deny_late(self, draft: Envelope) -> Deny | None:
+        """Why a retry that was permitted before its delay may not leave after it: what ledgers say that decide anew.
+
+        One that would go to another model instead leaves as it is: that would have to be recorded before its delay.
+        """
+        live, guards = self.live, self.live.ruleset.calls
+        at = max(self.clock.now(), live.state.updated_at)
+        stamped = stamp_draft(draft, live.state, at=at, new_id=str)
+        for entry in guards.asks(live.fold, stamped):
+            denial = await self.offer(entry, "") if entry.repeatable else None
+            instead = denial if denial is None or entry.otherwise is None else entry.otherwise(denial)
+            if isinstance(instead, Deny):
+                return instead
+        return None
+
     def _is_own(self, entry: LedgerEntry) -> bool:
         """Whether it is for the log of this channel, whose own guards count it."""
         return entry.ledger == RUN_LEDGER and self.run == self.live.state.channel_id
