@@ -55,7 +55,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 NAMES = """
 LoopDetector Budget CircuitBreaker RetryBudget Deadlines DeadlockMonitor CostVelocityMonitor HopLimit DepthLimit
-Gate ValidationResult Policy Tier decide_failure ApprovalEvent ALLOW Deny Change register_guard
+Gate ValidationResult Policy Saga Tier decide_failure ApprovalEvent ALLOW Deny Change register_guard
 """
 
 

@@ -205,6 +205,26 @@ async def test_a_guard_of_a_user_permits_denies_and_changes_calls(desk: Desk) ->
         assert paid == [5, 10]
 
 
+async def test_a_tool_that_changes_state_needs_compensation_or_approval_in_the_regulated_tier(desk: Desk) -> None:
+    @tool(idempotency="unsafe")
+    async def launch() -> str:
+        """Launch."""
+        return "launched"
+
+    @tool(idempotency="unsafe", approval=True)
+    async def launch_if_allowed() -> str:
+        """Launch."""
+        return "launched"
+
+    ann = await desk.hub.register("ann")
+    await desk.hub.register(Agent("bob", model=ScriptedModel([]), tools=[launch]))
+    await desk.hub.register(Agent("cleo", model=ScriptedModel([]), tools=[launch_if_allowed]))
+    with pytest.raises(RulesInvalid, match="launch"):
+        await ann.open(target="bob", knobs={"tier": "regulated"})
+    assert (await ann.open(target="cleo", knobs={"tier": "regulated"})).state.status == "active"
+    assert (await ann.open(target="bob", knobs={"tier": "batch"})).state.status == "active"
+
+
 async def test_a_guard_of_the_knob_takes_the_place_of_the_one_of_the_tier(desk: Desk) -> None:
     ann = await desk.hub.register("ann")
     script = [calls("search", {"q": str(number)}) for number in range(9)]

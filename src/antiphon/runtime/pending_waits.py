@@ -17,7 +17,7 @@ from antiphon.core.envelope import Envelope
 from antiphon.core.event_data import event_of
 from antiphon.core.events import ChannelClosed, FailedTurn, Packet
 from antiphon.core.execution_events import CallFailed
-from antiphon.core.protection_events import BreakerChanged
+from antiphon.core.protection_events import BreakerChanged, DeadlineExpired, DeadlockDetected, LimitReached
 from antiphon.core.saga_events import SagaFinished, SagaOwed
 from antiphon.core.state import TASK_KNOB, State, Turn
 from antiphon.runtime.conversation_text import holder_name
@@ -28,6 +28,8 @@ NOTHING_TO_WAIT_FOR = "nothing: any participant may speak"
 START_COMMAND = "antiphon serve FILE --store STORE"
 MODEL = "model"
 """What the tool of an approval is called if a model is to be asked."""
+LIMIT_REASONS = {"hop": "hop_limit", "depth": "depth_limit", "turns": "max_turns", "spawn": "spawn_limit"}
+"""The reason that each kind of limit is."""
 DECISIONS = {
     "approve": ("approve it", "approve", ""),
     "edit": ("let it leave with other arguments", "edit", " --args JSON"),
@@ -215,6 +217,12 @@ def _reasons_in(envelope: Envelope) -> tuple[str, ...]:
             return (routing.rejected, routing.stopped or "")
         case FailedTurn(reason=reason):
             return (reason,)
+        case LimitReached(kind=kind):
+            return (LIMIT_REASONS[kind],)
+        case DeadlockDetected(action="trip"):
+            return ("deadlock",)
+        case DeadlineExpired():
+            return ("deadline",)
         case _:
             stopped = envelope.event_data.get("stopped")
             return (stopped,) if isinstance(stopped, str) else ()
