@@ -428,3 +428,53 @@ async def test_a_decision_survives_a_restart() -> None:
         await dana.decide(approval.approval_id, "approve")
         assert await place.answered() == ["Done."]
     assert paid == ["7"]
+
+
+# Retry with escalation
+
+
+async def test_an_outage_that_retries_do_not_end_is_a_matter_for_a_person(desk: Desk) -> None:
+    """Attempts are made, then the breaker opens, then a person is asked. What they approve is tried once more."""
+    provider = Provider(down=True)
+    ann, dana = await desk.hub.register("ann", kind="human"), await desk.hub.register("dana", kind="human")
+    await desk.hub.register(Agent("bob", model=provider.model(), tools=[]))
+    channel = await ann.open(target="bob", knobs={"tier": "batch"})
+    await channel.send("Summarize it")
+    await desk.meanwhile(waiting_or_failed(desk, channel))
+    if not await desk.hub.approvals():
+        await channel.send("Again, please")
+        await desk.meanwhile(waiting_or_failed(desk, channel))
+    [approval] = await desk.hub.approvals()
+    assert approval.tool == "model"
+    asked, provider.down = provider.asked, False
+    await dana.decide(approval.approval_id, "approve")
+    await wait_until(lambda: not channel.state.owed)
+    assert (await desk.events(channel.channel_id, "ag2.msg.text"))[-1]["text"] == "here"
+    assert provider.asked == asked + 1
+
+
+async def waiting_or_failed(desk: Desk, channel: Channel) -> None:
+    failed = len(await desk.events(channel.channel_id, "antiphon.turn.failed"))
+    while not await desk.hub.approvals():
+        if len(await desk.events(channel.channel_id, "antiphon.turn.failed")) > failed:
+            return
+        await let_others_run(1)
+
+
+@pytest.mark.parametrize(("tier", "approvers"), [("interactive", None), ("batch", []), ("regulated", ["finance"])])
+async def test_what_follows_when_the_budget_is_used_up(desk: Desk, tier: str, approvers: list[str] | None) -> None:
+    """Nobody is asked where a person waits for the answer; elsewhere a person is, in the strictest tier of finance."""
+    ann = await desk.hub.register("ann", kind="human")
+    script = [calls("search", {"q": str(number)}, text="I search.") for number in range(9)]
+    await desk.hub.register(desk.agent(ScriptedModel(script), tools=desk.tools[:1]))
+    guards = [{"name": "budget", "model_calls": 2}]
+    channel = await ann.open(target="bob", say="Search", knobs={"tier": tier, "guards": guards})
+    if approvers is None:
+        await wait_until(lambda: channel.state.turn_count == 2)
+        said = (await desk.events(channel.channel_id, "ag2.msg.text"))[-1]
+        assert (said["text"], said["stopped"]) == ("I search.", "denied:budget")
+        return
+    async with asyncio.timeout(30):
+        while not (found := await desk.hub.approvals()):
+            await let_others_run(1)
+    assert (found[0].tool, found[0].approvers) == ("model", approvers)
