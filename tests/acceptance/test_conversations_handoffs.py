@@ -394,6 +394,9 @@ async def test_the_limit_is_a_knob(desk: Desk) -> None:
     talk = await desk.open(TO_TRIAGE, "triage", "billing", guards=[{"name": "hop_limit", "most": 1}])
     assert await talk.ask("hi") == [("billing", "I stop here.")]
     assert await refusals(talk) == [("billing", "triage", "hop_limit:1")]
+    log = await desk.hub.log(talk.channel_id)
+    [reached] = [each.event_data for each in log if each.event_type == "antiphon.flow.limit"]
+    assert (reached["kind"], reached["limit"], reached["rejected_target"]) == ("hop", 1, "triage")
 
 
 async def test_people_can_be_reached_beyond_the_limit(desk: Desk) -> None:

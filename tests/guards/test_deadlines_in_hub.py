@@ -35,6 +35,7 @@ from antiphon.core.ruleset import SavedFold, restore_fold
 from antiphon.testing import ManualClock
 from tests.support.given_tasks import Kept, echo
 from tests.support.inspection import fold_of, folded, watched
+from tests.support.kept_store import KeptStore
 from tests.support.waiting import NEVER_COMES, let_others_run, soon, wait_until
 
 EXPIRED, REBASED = "antiphon.flow.deadline_expired", "antiphon.flow.deadline_rebased"
@@ -445,7 +446,7 @@ async def test_a_task_has_at_most_the_time_left_to_its_turn(hub: Hub, clock: Man
 
 
 async def begun(hub: Hub, gate: Gate, state: str, **knobs: object) -> Channel:
-    """A turn in this state: owed, with its model asked, with a tool called, or waiting for a retry."""
+    """A turn in this state: with its model asked, with a tool called, or waiting for a retry."""
     script: list[Reply] = [LOOK, says("All is well."), says("All is well.")]
 
     async def model(request: Request) -> Reply:
@@ -457,16 +458,12 @@ async def begun(hub: Hub, gate: Gate, state: str, **knobs: object) -> Channel:
             raise ModelUnavailable("busy", retry_after=15.0)
         return script.pop(0) if state == "tool" else says("All is well.")
 
-    if state != "owed":
-        await hub.register(Agent("bob", model=model, tools=[gate.tool(idempotency="natural")]))
-    else:
-        await hub.register("bob", kind="agent")
+    await hub.register(Agent("bob", model=model, tools=[gate.tool(idempotency="natural")]))
     ann = await hub.register("ann")
     channel = await ann.open(target="bob", knobs=knobs)
     await channel.send("go")
-    if state != "owed":
-        await soon(gate.inside.wait())
-        await let_others_run()
+    await soon(gate.inside.wait())
+    await let_others_run()
     return channel
 
 
@@ -496,6 +493,28 @@ async def test_a_stop_for_two_hours_counts_against_the_limits_of_a_user_alone(
             assert last["stopped"] == "denied:deadline"
         else:
             assert (expired, last) == ([], {"text": "All is well."})
+    finally:
+        await hub.close()
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_a_turn_that_had_not_begun_before_a_stop_for_two_hours(clock: ManualClock, given: bool) -> None:
+    store, knobs = KeptStore(clock=clock), {"tier": "interactive"}
+    hub = await Hub.over(store, clock=clock, engine=None)
+    bob = Agent("bob", model=ScriptedModel([says("All is well.")]))
+    await hub.register(bob)
+    ann = await hub.register("ann")
+    channel = await ann.open(target="bob", knobs={"guards": [Deadlines(stage=60)]} if given else knobs)
+    await channel.send("go")
+    await hub.close()
+    clock.advance(2 * HOUR)
+    hub = await Hub.over(store, clock=clock)
+    try:
+        await hub.register(bob)
+        live = await hub.core.live(channel.channel_id)
+        await wait_until(lambda: not live.state.owed)
+        answer = [each.event_data for each in await hub.log(channel.channel_id) if each.sender_id == "bob"][-1]
+        assert (answer["text"], answer.get("stopped")) == (("", "denied:deadline") if given else ("All is well.", None))
     finally:
         await hub.close()
 
