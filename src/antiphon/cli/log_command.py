@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -138,7 +139,9 @@ class TextLogFormat:
             self._out.line(Cell(f"{'':{SEQUENCE_COLUMN.width}}  {day}", "dim"))
         self._day = day
         refused = envelope.channel_id != self._channel  # a record of the audit channel
-        if not refused:
+        if refused:  # where it was refused need not be said
+            envelope = replace(envelope, event_data={**envelope.event_data, "channel_id": ""})
+        else:
             self._places[envelope.envelope_id] = envelope.sequence
         cause = self._places.get(envelope.causation_id or "")
         style = "" if is_speech(envelope) else "dim"

@@ -38,7 +38,7 @@ SENTENCES: dict[EventKey, str] = {
     events.TurnAssigned: "gives the turn to {speakers}< by rule {rule}><: {reason}>",
     events.FailedTurn: "ends turn {turn} without an answer: {reason}< ({detail})>",
     events.EV_PARTICIPANT_REGISTERED: "registers {name} ({kind})",
-    events.EV_DRAFT_REFUSED: "refuses {sender_id} in {channel_id}: {reason}",
+    events.EV_DRAFT_REFUSED: "refuses {sender_id}< in {channel_id}>: {reason}",
     events.EV_CHANNEL_QUARANTINED: "quarantines {channel_id} from sequence {sequence}: {error}",
     events.EV_CHANNEL_ERASED: "erases {channel_id} for {by}: {records} records",
     events.EV_AGENT_WARNED: "warns of {agent}: {message}",
