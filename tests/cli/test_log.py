@@ -61,7 +61,7 @@ def test_audit_shows_bookkeeping_and_causes(run: Run, town: Town) -> None:
     lines = run("log", town.council, "--store", town.url, "--audit").stdout.splitlines()
     assert lines[0].split() == ["SEQ", "CAUSE", "TIME", "WHO", "FOR", "EVENT", "WHAT"]
     assert [line.split()[0] for line in lines[1:]] == [*map(str, range(1, 15)), "-"]
-    assert lines[-1].endswith(f"refuses ada in {town.council}: not_expected_speaker")
+    assert lines[-1].endswith("refuses ada: not_expected_speaker")
     assert lines[2].split()[:6] == ["2", "-", "2026-01-01T00:00:00.000Z", "hub", "ben", "ag2.channel.invite"]
     assert lines[9].split(maxsplit=6) == [
         "9",
@@ -90,7 +90,7 @@ async def logged(town: Town) -> list[Envelope]:
 
 def test_the_hubs_own_channels_can_be_read(run: Run, town: Town) -> None:
     refused = run("log", "system:audit", "--store", town.url).stdout
-    assert f"refuses ada in {town.council}: not_expected_speaker" in refused
+    assert "refuses ada: not_expected_speaker" in refused
     assert "registers cleo (human)" in run("log", "system:registry", "--store", town.url).stdout
 
 
@@ -186,7 +186,7 @@ def test_the_audit_shows_what_was_refused_at_its_time(run: Run, tmp_path: Path) 
         "hub",
         "-",
         "antiphon.draft.refused",
-        f"refuses ben in {channel}: not_expected_speaker",
+        "refuses ben: not_expected_speaker",
     ]
     sequences = [line.split()[0] for line in shown if line.split()[0] != "-"]
     assert sequences == [str(number + 1) for number in range(len(sequences))]

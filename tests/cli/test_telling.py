@@ -126,7 +126,7 @@ SEATS = [{"name": "ada", "kind": "agent"}, {"name": "ben", "kind": "human"}]
         ),
         (by_ada("town.vote", **{"for": "ben"}), 'town.vote {"for":"ben"}'),
         (by_ada(EV_TEXT, words="no text"), 'ag2.msg.text {"words":"no text"}'),
-        (by_hub(EV_DRAFT_REFUSED), "refuses ? in ?: ?"),
+        (by_hub(EV_DRAFT_REFUSED), "refuses ?: ?"),
     ],
 )
 def test_an_envelope_in_words(envelope: Envelope, words: str) -> None:
