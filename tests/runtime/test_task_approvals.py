@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from antiphon import Agent, Denied, ScriptedModel, calls, delegate, says, tool
+from antiphon import Agent, Denied, Limits, Reply, Request, ScriptedModel, TurnChannel, calls, delegate, says, tool
 from antiphon.core.envelope import NEVER
 from antiphon.testing import ManualClock
 from tests.support.approval_desk import QUESTION, ApprovalDesk, approval_desk
@@ -125,8 +126,6 @@ async def test_cancelling_the_turn_above_cancels_the_approval(desk: ApprovalDesk
 
 
 async def test_while_another_call_of_the_message_runs_invoke_waits_for_it(desk: ApprovalDesk) -> None:
-    import asyncio
-
     going = asyncio.Event()
 
     @tool(timeout=None)
@@ -145,3 +144,49 @@ async def test_while_another_call_of_the_message_runs_invoke_waits_for_it(desk: 
     assert (reply.stopped, reply.approvals) == ("approval", (approval,))
     await desk.dana.decide(approval.approval_id, "reject")
     assert (await desk.ask(lead)).text == "Done."
+
+
+async def test_the_timeout_of_a_tool_stands_still_while_its_task_waits(desk: ApprovalDesk) -> None:
+    worker = desk.support()
+
+    @tool(timeout=5)
+    async def pass_on(channel: TurnChannel) -> str:
+        """Have it done."""
+        return (await channel.delegate(worker, "Refund.")).text
+
+    script = [calls("pass_on", {}), says("Passed on.")]
+    lead = Agent("lead", model=ScriptedModel(script, by="position"), tools=[pass_on])
+    [approval] = (await desk.ask(lead)).approvals
+    for _ in range(20):
+        await desk.clock.advance(6)
+    await desk.dana.decide(approval.approval_id, "approve")
+    assert (await desk.ask(lead)).text == "Passed on."
+    assert desk.paid == [("7", 900)]
+
+
+async def test_the_timeout_of_a_tool_holds_when_its_task_goes_on(desk: ApprovalDesk) -> None:
+    thinking = asyncio.Event()
+
+    async def model(request: Request) -> Reply:
+        if not request.exchange:
+            return calls("refund", {"order": "7"})
+        thinking.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    worker = Agent("support", model=model, tools=[desk.refund()], limits=Limits(model_seconds=None))
+
+    @tool(timeout=5)
+    async def pass_on(channel: TurnChannel) -> str:
+        """Have it done."""
+        return (await channel.delegate(worker, "Refund.")).text
+
+    script = [calls("pass_on", {}), says("It took too long.")]
+    lead = Agent("lead", model=ScriptedModel(script, by="position"), tools=[pass_on])
+    [approval] = (await desk.ask(lead)).approvals
+    await desk.clock.advance(60)
+    await desk.dana.decide(approval.approval_id, "approve")
+    await soon(thinking.wait())
+    for _ in range(4):
+        await desk.clock.advance(5)
+    assert (await desk.ask(lead)).text == "It took too long."

@@ -18,7 +18,7 @@ from antiphon.agents.call_results import NO_USAGE, Usage
 from antiphon.agents.team import AgentFields, Member
 from antiphon.core.approval_rules import Approval
 from antiphon.core.codec import Malformed, as_type, check_json, copy_json
-from antiphon.core.envelope import Envelope, Instant, Json, derived_id, spelling_advice
+from antiphon.core.envelope import NEVER, Envelope, Instant, Json, derived_id, spelling_advice
 from antiphon.core.errors import Denied, TurnFailed, UsageError
 from antiphon.core.event_data import Deny, check_draft
 from antiphon.core.events import EV_CONTEXT_SET, EV_TEXT, ContextSet
@@ -134,6 +134,10 @@ class StartedTasks:
     def pending(self) -> bool:
         """Whether the call waits for any of them."""
         return bool(self._in_progress)
+
+    def wait_for_person(self, state: State) -> bool:
+        """Whether the call waits for nothing but tasks that wait for a person, by the state of the channel."""
+        return self.pending and all(state.tasks.get(task) == NEVER for task in self._in_progress)
 
     async def run(self, caller: CallerContext, agent: AgentFields, text: str, *, ttl: float | None) -> AgentReply:
         """Give a task, and wait for its report; `TurnFailed` if it fails."""

@@ -46,7 +46,7 @@ from antiphon.engines.prepared_calls import (
 from antiphon.engines.saga_steps import keep_step_outcome, register_steps
 from antiphon.engines.tool_invocation import InjectedValues, call_tool, late_result, reconcile_call
 from antiphon.engines.tracing import CallSpan
-from antiphon.hub.clock import DeadlineExceeded, shorter_time
+from antiphon.hub.clock import DeadlineExceeded, Timeout, shorter_time
 from antiphon.hub.known_secrets import redact_text
 
 
@@ -204,7 +204,7 @@ class _CallBatch:
         progress = ""
         seconds = shorter_time(run.environment.clock, ready.tool.timeout, run.on_clock(ready.until))
         try:
-            async with run.timers.within(seconds):
+            async with _time_of_call(journal, ready, channel, seconds=seconds):
                 returned, progress = await _called_tool(journal, ready, given)
             if returned.failed:
                 # Before the model reads it: what it reads now and what the journal gives back must be the same.
@@ -258,6 +258,16 @@ async def _called_tool(journal: TurnJournal, ready: PreparedCall, given: Injecte
     if called.complaint:
         journal.warn("progress_key", ready.wanted.path, f"the tool {ready.tool.name!r}: {called.complaint}")
     return called.returned, called.progress
+
+
+def _time_of_call(
+    journal: TurnJournal, ready: PreparedCall, channel: TurnChannel | None, *, seconds: float | None
+) -> Timeout:
+    """The time that a call may take. That of its tool stands still while it waits for tasks that wait for a person."""
+    run = journal.run
+    if channel is None or ready.until:
+        return run.timers.within(seconds)
+    return run.timers.within(seconds, lambda: channel.tasks.wait_for_person(run.live.state))
 
 
 def _keep_outcome(

@@ -163,9 +163,12 @@ class TimerQueue:
             self._wake.set()
         return timer
 
-    def within(self, seconds: float | None) -> Timeout:
-        """Cancel what is done inside after so many seconds, and raise `DeadlineExceeded` then."""
-        return Timeout(self, seconds)
+    def within(self, seconds: float | None, held: Callable[[], bool] | None = None) -> Timeout:
+        """Cancel what is done inside after so many seconds, and raise `DeadlineExceeded` then.
+
+        While `held` says that the time stands still, and once after that, it has its whole time again.
+        """
+        return Timeout(self, seconds, held)
 
     def after(self, seconds: float, ring: Callable[[], None]) -> Timer:
         """Fire after so many seconds."""
@@ -199,10 +202,11 @@ class TimerQueue:
 class Timeout:
     """A deadline for the code inside. Used once, with `async with`."""
 
-    __slots__ = ("_before", "_fired", "_seconds", "_task", "_timer", "_timers")
+    __slots__ = ("_before", "_fired", "_held", "_seconds", "_task", "_timer", "_timers", "_was_held")
 
-    def __init__(self, timers: TimerQueue, seconds: float | None) -> None:
+    def __init__(self, timers: TimerQueue, seconds: float | None, held: Callable[[], bool] | None = None) -> None:
         self._timers, self._seconds = timers, seconds
+        self._held, self._was_held = held, False
         self._task: asyncio.Task[object] | None = None
         self._timer: Timer | None = None
         self._before, self._fired = 0, False
@@ -228,6 +232,11 @@ class Timeout:
 
     def _fire(self) -> None:
         assert self._task is not None, "only a task can be cancelled"
+        held = self._held is not None and self._held()
+        if self._seconds is not None and (held or self._was_held):
+            self._was_held = held
+            self._timer = self._timers.after(self._seconds, self._fire)
+            return
         self._fired = True
         self._task.cancel()
 
