@@ -8,6 +8,7 @@ Rule 3: a chain begins with a message that answers nothing, or with the opening 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -90,7 +91,8 @@ class CausalLog:
         self.log = log
         self._ordered = bool(log) and log[0].event_data.get("ordered") is True
         self._by_id = {envelope.envelope_id: envelope for envelope in log}
-        self._assignments: dict[str, list[Envelope]] = defaultdict(list)
+        self._assignments: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+        """The sequences of the assignments of a speaker, by what they answer; under None those of any."""
         self._details: dict[str, list[Envelope]] = defaultdict(list)
         """By turn, and by the id of an envelope from which something follows."""
         self._calls: dict[tuple[str, int], Envelope] = {}
@@ -100,7 +102,9 @@ class CausalLog:
     def _add(self, envelope: Envelope) -> None:
         if envelope.event_type == EV_TURN_ASSIGNED:
             for name in _names(envelope.event_data.get("speakers")):
-                self._assignments[name].append(envelope)
+                self._assignments[name, None].append(envelope.sequence)
+                if envelope.causation_id is not None:
+                    self._assignments[name, envelope.causation_id].append(envelope.sequence)
         elif envelope.event_type == EV_CALL_STARTED:
             self._calls[call_position(envelope)] = envelope
         elif is_turn_detail(envelope):
@@ -127,12 +131,17 @@ class CausalLog:
             return turn_named_in(envelope)
         if envelope.causation_id is None and not self._ordered:
             return ""
-        given = [each for each in self._assignments[envelope.sender_id] if each.sequence < envelope.sequence]
-        answered = [each for each in given if each.causation_id == envelope.causation_id]
-        assignment = next(reversed(answered or given), None)
+        sequence = self._last_assignment(envelope, envelope.causation_id) or self._last_assignment(envelope, None)
+        assignment = self.at(sequence)
         if assignment is None or (envelope.causation_id is None and not self._follows_speech(assignment)):
             return ""
-        return f"{assignment.sequence}/{envelope.sender_id}"
+        return f"{sequence}/{envelope.sender_id}"
+
+    def _last_assignment(self, envelope: Envelope, answers: str | None) -> int:
+        """Where its sender was last given the turn before, to answer this; 0 if it was not."""
+        given = self._assignments.get((envelope.sender_id, answers), [])
+        before = bisect_left(given, envelope.sequence)
+        return given[before - 1] if before else 0
 
     def _follows_speech(self, assignment: Envelope) -> bool:
         """Whether the turn was given because of something said, and not because the channel was opened."""
