@@ -354,7 +354,7 @@ async def test_nothing_is_unlimited_in_the_regulated_tier(desk: Desk, guard: dic
         ({"name": "lop"}, "lop"),
         ({"name": "loop", "windw": 5}, "windw"),
         ({"name": "loop", "window": -1}, "-1"),
-        ({"name": "budget", "dollars": 2.5}, "dollars"),
+        ({"name": "budget", "dollars": 2.5}, "2.5"),
         ({"name": "hop_limit", "most": -1}, "-1"),
         ("retry", "retry"),
     ],

@@ -183,7 +183,9 @@ def guard_from_data(entry: object) -> Guard:
     except RulesInvalid:
         raise
     except Malformed as error:
-        raise RulesInvalid(f"the guard {kind.name!r}: {explain_decode_error(str(error))}") from error
+        raise RulesInvalid(
+            f"the guard {kind.name!r}: {explain_decode_error(str(error))}, in {describe(args)}"
+        ) from error
     except Exception as error:  # of a class of a user
         raise RulesInvalid(
             f"no guard {kind.name!r} can be made of {describe(args)}: {describe_error(error)}"
