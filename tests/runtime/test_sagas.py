@@ -238,3 +238,36 @@ async def test_a_finished_saga_is_not_kept_in_mind(travel: Travel) -> None:
     async with asyncio.timeout(NEVER_COMES):
         while await travel.hub.core.store.next_due():
             await let_others_run(1)
+
+
+async def test_the_deadline_of_a_run_does_not_hold_for_undoing_it(travel: Travel) -> None:
+    knobs = {"guards": [{"name": "deadlines", "run": 60}]}
+    channel = await travel.open(*travel.world.booking(["flight", "hotel"]), knobs=knobs)
+    await travel.answered(channel)
+    travel.clock.advance(3600)
+    await channel.abort()
+    assert await travel.finished(channel) == {"done": 2, "stuck": 0, "skipped": 0}
+    assert travel.world.order == ["hotel", "flight"]
+
+
+async def test_a_call_in_doubt_may_have_taken_effect_and_is_undone(travel: Travel) -> None:
+    """The person who was asked about it is not asked any more."""
+    world, made = travel.world, []
+
+    @tool(idempotency="unsafe", timeout=5, compensate=world.cancel)
+    async def wire(what: str) -> str:
+        made.append(what)
+        await asyncio.Event().wait()
+        return "wired"
+
+    world.book = wire  # type: ignore[assignment]
+    channel = await travel.open(calls("wire", {"what": "money"}), says("Wired."))
+    await wait_until(lambda: bool(made))
+    travel.clock.advance(5)
+    async with asyncio.timeout(NEVER_COMES):
+        while not await travel.hub.approvals():
+            await let_others_run(1)
+    await channel.abort()
+    await travel.finished(channel)
+    assert (world.order, made) == (["money"], ["money"])
+    assert await travel.hub.approvals() == []

@@ -95,8 +95,8 @@ def record(fold: Fold, draft: Envelope, *, ruleset: Ruleset, at: Instant, new_id
         envelope = stamp_draft(said, fold.state, at=at, new_id=new_id)
         fold = ruleset.fold(fold, envelope)
         batch.append(envelope)
-        if ruleset.noticing:
-            following += fact_drafts(ruleset.notices(fold, envelope), envelope.envelope_id)
+        if ruleset.noticing and (facts := ruleset.notices(fold, envelope)):
+            following += fact_drafts(facts, envelope.envelope_id)
         following += consequences(ruleset, fold, envelope)
     return Admitted(tuple(batch), fold)
 
