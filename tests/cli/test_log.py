@@ -90,7 +90,7 @@ async def logged(town: Town) -> list[Envelope]:
 
 def test_the_hubs_own_channels_can_be_read(run: Run, town: Town) -> None:
     refused = run("log", "system:audit", "--store", town.url).stdout
-    assert "refuses ada: not_expected_speaker" in refused
+    assert f"refuses ada in {town.council}: not_expected_speaker" in refused
     assert "registers cleo (human)" in run("log", "system:registry", "--store", town.url).stdout
 
 
