@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from antiphon.core.approval_rules import approval_rules
-from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, Json
+from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, Json, with_event_data
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.execution_events import (
     EV_APPROVAL_REQUESTED,
@@ -112,7 +112,7 @@ def _questioned(
         case Ask() as wanted if not entry.event_data.get("approved"):
             return _held(HeldCall(wanted, entry), fold.state, work, at=at)
         case Change(draft=changed):
-            return _permitted(fold, replace(entry, event_data=changed.event_data), work, ruleset=ruleset, at=at)
+            return _permitted(fold, with_event_data(entry, changed.event_data), work, ruleset=ruleset, at=at)
         case _:
             return _permitted(fold, entry, work, ruleset=ruleset, at=at)
 
@@ -136,7 +136,7 @@ def _permitted(
             return (_request_draft(entry, NOTHING_ASKED, allowed, state=fold.state, at=at),)
         case Envelope() as allowed:
             changed = allowed.event_data is not call.event_data
-            return (replace(call, event_data=allowed.event_data) if changed else call,)
+            return (with_event_data(call, allowed.event_data) if changed else call,)
         case HeldCall() as held if asks:
             return (_request_draft(entry, held.wanted, held.draft, state=fold.state, at=at),)
         case HeldCall() as held:

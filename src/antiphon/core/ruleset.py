@@ -264,9 +264,10 @@ class Ruleset:
         hearing = self._noticing.get(envelope.event_type, self._noticing_all)
         if not hearing:
             return ()
-        return tuple(
-            fact for slot, guard in hearing for fact in guard.notice(fold.memory_at(slot), fold.state, envelope)
-        )
+        facts: list[RelatedFact] = []
+        for slot, guard in hearing:
+            facts += guard.notice(None if slot is None else fold.memories[slot], fold.state, envelope)
+        return tuple(facts)
 
     def decide(self, fold: Fold, envelope: Envelope) -> Decision:
         """What follows, after every guard has had its say."""

@@ -292,6 +292,8 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
             return
         called = _called(envelope)
         for scope in _scopes_of(memory, envelope):
+            if memory.breaker(scope).status == "closed":
+                continue
             if called.approved or self._is_spend_low(memory, scope, envelope.created_at):
                 yield scope, called
 

@@ -14,14 +14,14 @@ Rule 5: time in which no hub was open does not count against the limits of a tie
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from operator import attrgetter
 from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from antiphon.core.envelope import OPERATORS, Envelope, Instant, Json, add_seconds, seconds_between
+from antiphon.core.envelope import OPERATORS, Envelope, Instant, Json, add_seconds, seconds_between, with_event_data
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.execution_events import (
@@ -66,6 +66,7 @@ GRACE_SECONDS = 5.0
 """How long a turn may take to end by itself when its time is over."""
 MAX_SUSPENDED_SECONDS = 72 * 3600.0
 """By how much people's decisions may move the deadline of a run, in all."""
+MAX_CACHED_DEADLINES = 4096
 TIER_SECONDS: dict[str, dict[Layer, float]] = {
     "interactive": {"step": 30.0, "stage": 60.0, "run": 120.0},
     "batch": {"step": 120.0, "stage": 1800.0, "run": 86_400.0},
@@ -164,7 +165,8 @@ class Deadlines(msgspec.Struct, frozen=True):
             return None
         is_default = layer in self.defaults
         begun = since.default if is_default else since.given
-        return LayerDeadline(add_seconds(begun, seconds), layer, begun, is_default)
+        at = add_seconds(begun, seconds) if layer == "step" else _deadline_of(begun, seconds)
+        return LayerDeadline(at, layer, begun, is_default)
 
     def first_deadline(self, memory: RunTimes, state: State, turn_id: object) -> LayerDeadline | None:
         """When the time of a turn is over, its own or that of its run; None if it is not limited."""
@@ -282,18 +284,13 @@ def _earlier(one: LayerDeadline | None, other: LayerDeadline | None) -> LayerDea
 
 def _with_until(draft: Envelope, until: Instant) -> Envelope:
     """The start of a call with the instant at which its time is over."""
-    return Envelope(
-        draft.envelope_id,
-        draft.channel_id,
-        draft.sender_id,
-        draft.audience,
-        draft.event_type,
-        {**draft.event_data, "until": until},
-        draft.causation_id,
-        draft.priority,
-        draft.created_at,
-        draft.sequence,
-    )
+    return with_event_data(draft, {**draft.event_data, "until": until})
+
+
+@lru_cache(maxsize=MAX_CACHED_DEADLINES)
+def _deadline_of(begun: Instant, seconds: float) -> Instant:
+    """The deadline of a turn or a run, which all its calls ask for."""
+    return add_seconds(begun, seconds)
 
 
 LAYER_WORDS: dict[Layer, str] = {"step": "this call", "stage": "this turn", "run": "this run"}

@@ -35,7 +35,7 @@ RETRIES_LEDGER = "retries"
 TIER_ATTEMPTS: dict[Tier, int] = {"interactive": 3, "batch": 5, "regulated": 3}
 DEFAULT_ATTEMPTS = 3
 TIMEOUT_COST = 2.0
-MAX_CALLS = 256
+MAX_CALLS = 64
 THOUSANDTHS = 1000
 BUCKET_FIELDS = {"capacity": "capacity", "start": "starts", "per_call": "ratio", "per_second": "per_second"}
 """The limit of the bucket that each field sets."""

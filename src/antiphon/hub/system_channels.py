@@ -96,6 +96,8 @@ class SystemChannel:
 
     async def current(self) -> LiveChannel:
         """The last of them, if it is sound; otherwise a new one."""
+        if self._current is not None and self._current.damage is None:
+            return self._current
         async with self._lock:
             if self._current is None or self._current.damage is not None:
                 self._current = await self._choose_segment()
