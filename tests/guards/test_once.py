@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import Agent, Envelope, Hub, ScriptedModel, calls, says, tool
+from antiphon import NOT_DONE, Agent, Envelope, Hub, ScriptedModel, calls, says, tool
 from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_FINISHED, EV_CALL_STARTED
 from antiphon.core.protection_events import EV_ONCE_REGISTERED
 from antiphon.store.sqlite import SqliteStore
@@ -278,3 +278,27 @@ async def test_an_unsafe_call_in_flight_that_only_waited_is_not_in_doubt() -> No
         log = await place.log()
         assert (made, results(log)) == ([7], ["found: paid", "found: paid"])
         assert len({each["index"] for each in of_type(log, EV_CALL_STARTED) if each["name"] == "pay"}) == 2
+
+
+@pytest.mark.parametrize(("found", "made"), [("paid before", 1), (NOT_DONE, 2)])
+async def test_an_unsafe_call_that_was_cut_off_is_reconciled_before_another_is_made(
+    hub: Hub, found: object, made: int
+) -> None:
+    calls_made: list[int] = []
+
+    @tool(once=("order",), once_scope="store", idempotency="unsafe", reconcile=lambda order: found)
+    async def pay(order: int) -> str:
+        calls_made.append(order)
+        if len(calls_made) == 1:
+            await asyncio.Event().wait()
+        return "paid now"
+
+    boss = await hub.register("boss", kind="human")
+    await hub.register(Agent("ann", model=ScriptedModel([calls("pay", {"order": 7})]), tools=[pay]))
+    channel = await boss.open(target="ann", say="Pay 7")
+    await wait_until(lambda: bool(calls_made))
+    await channel.cancel("no")
+    model = ScriptedModel([calls("pay", {"order": 7}), says("Well.")])
+    reply = await soon(Agent("bea", model=model, tools=[pay]).invoke("Pay 7", hub=hub))
+    assert len(calls_made) == made
+    assert results(await hub.log(reply.channel_id)) == ["paid before" if made == 1 else "paid now"]

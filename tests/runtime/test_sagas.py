@@ -271,3 +271,19 @@ async def test_a_call_in_doubt_may_have_taken_effect_and_is_undone(travel: Trave
     await travel.finished(channel)
     assert (world.order, made) == (["money"], ["money"])
     assert await travel.hub.approvals() == []
+
+
+async def test_a_call_that_a_deadline_of_the_run_cut_off_may_have_taken_effect_and_is_undone(travel: Travel) -> None:
+    world = travel.world
+    world.gates["hotel"] = asyncio.Event()
+    knobs = {"guards": [{"name": "deadlines", "step": "unlimited", "stage": "unlimited", "run": 10}]}
+    channel = await travel.open(*world.booking(["flight", "hotel"]), knobs=knobs)
+    await wait_until(lambda: "hotel" in world.booked.values())
+    travel.clock.advance(10)
+    async with asyncio.timeout(NEVER_COMES):
+        while len(await travel.log(channel, EV_SAGA_EXECUTED)) < 2:
+            await let_others_run(1)
+    assert [each.event_data["status"] for each in await travel.log(channel, EV_SAGA_EXECUTED)] == ["done", "unknown"]
+    await channel.abort()
+    await travel.finished(channel)
+    assert world.order == ["hotel", "flight"]

@@ -28,6 +28,8 @@ EV_CALL_APPROVED = "antiphon.call.approved"
 FailureClass = Literal["", "transport", "timeout", "schema", "invariant", "error", "cancelled"]
 """Why a call failed, as breakers count it; "" if it never left."""
 FAILURE_CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
+CUT_OFF_CLASSES: frozenset[FailureClass] = frozenset({"timeout", "cancelled"})
+"""The failures of calls that were cut off, and may have taken effect all the same."""
 
 
 class CallStarted(msgspec.Struct, frozen=True, omit_defaults=True):

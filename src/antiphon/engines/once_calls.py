@@ -30,7 +30,7 @@ from antiphon.core.envelope import OPERATORS, Envelope, Instant, Json, add_secon
 from antiphon.core.errors import Denied, OutcomeUnknown, StoreUnavailable, UnknownChannel
 from antiphon.core.event_data import data_of
 from antiphon.core.evolve import evolve
-from antiphon.core.execution_events import CallFailed, CallFinished
+from antiphon.core.execution_events import CUT_OFF_CLASSES, CallFailed, CallFinished
 from antiphon.core.protection_events import EV_ONCE_REGISTERED, OnceRegistered
 from antiphon.core.state import State
 from antiphon.core.step import hub_draft, owed_turn
@@ -68,6 +68,10 @@ class RepeatedCall(msgspec.Struct, frozen=True):
     outcome: ToolOutcome
     first: str
     """The call that has run."""
+    behind: int = 0
+    """The number behind its registration, if it is not known whether it took effect; 0 otherwise."""
+    key: str = ""
+    """Its idempotency key."""
 
 
 class FirstCall(msgspec.Struct, frozen=True):
@@ -91,9 +95,12 @@ def registration_id(digest: str, number: int) -> str:
     return derived_id(EV_ONCE_REGISTERED, digest, str(number))
 
 
-async def register_once(journal: TurnJournal, ready: PreparedCall) -> PreparedCall | RepeatedCall:
-    """The call, if it is the one that runs, with the idempotency key for it; otherwise its answer."""
-    return await _registration_of(journal, ready).settle()
+async def register_once(journal: TurnJournal, ready: PreparedCall, *, behind: int = 0) -> PreparedCall | RepeatedCall:
+    """The call, if it is the one that runs, with the idempotency key for it; otherwise its answer.
+
+    `behind` is the number of the first registration that counts.
+    """
+    return await _registration_of(journal, ready).settle(behind)
 
 
 async def is_registered(journal: TurnJournal, ready: PreparedCall) -> bool:
@@ -134,19 +141,21 @@ class _Registration:
     ready: PreparedCall
     digest: str
 
-    async def settle(self) -> PreparedCall | RepeatedCall:
+    async def settle(self, behind: int) -> PreparedCall | RepeatedCall:
         key = self.ready.key
         log = await self.find_log()
-        for number in count():
+        for number in count(behind):
             holder = await self._offer(log, number, key)
             if _position_of(holder) == self.position:
                 return msgspec.structs.replace(self.ready, key=holder.key)
             first = await self._await_first(holder)
             match first.status:
                 case "failed":
-                    continue
+                    key = self.ready.key
                 case "unknown" if self.ready.tool.idempotency != "unsafe":
                     key = holder.key  # the other side knows the first call by it, if it has taken effect
+                case "unknown":
+                    return msgspec.structs.replace(self._answer(holder, first), behind=number + 1, key=holder.key)
                 case _:
                     return self._answer(holder, first)
         raise AssertionError("count() does not end")
@@ -233,7 +242,7 @@ def _status_of(record: CallRecord, state: State, holder: OnceRegistered) -> Firs
     match record.outcome:
         case CallFinished(result=result):
             return FirstCall("done", result)
-        case CallFailed(failure="timeout"):
+        case CallFailed(failure=failure) if failure in CUT_OFF_CLASSES:
             return FirstCall("unknown")
         case CallFailed():
             return FirstCall("failed")

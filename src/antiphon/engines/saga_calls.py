@@ -19,6 +19,7 @@ from antiphon.core.codec import Malformed
 from antiphon.core.envelope import NEVER, Envelope, Instant, Json, add_seconds
 from antiphon.core.errors import UnknownChannel
 from antiphon.core.execution_events import (
+    CUT_OFF_CLASSES,
     EV_CALL_CLEARED,
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
@@ -108,7 +109,7 @@ class SagaCalls:
         match record.outcome:
             case CallFinished(first=first):
                 return "repeated" if first else "done"
-            case CallFailed(failure="timeout"):
+            case CallFailed(failure=failure) if failure in CUT_OFF_CLASSES:
                 return "unknown"
             case CallFailed():
                 return "failed"

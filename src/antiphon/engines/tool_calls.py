@@ -19,6 +19,7 @@ from antiphon.agents.signature import INJECT_CHANNEL, INJECT_CONTEXT
 from antiphon.agents.turn_channel import CallerContext, TurnChannel, merge_context_changes
 from antiphon.core.codec import plain_data
 from antiphon.core.execution_events import (
+    CUT_OFF_CLASSES,
     EV_CALL_DOUBTED,
     EV_CALL_FAILED,
     EV_CALL_FINISHED,
@@ -192,10 +193,10 @@ class _CallBatch:
     async def _run_in_span(self, ready: PreparedCall, span: CallSpan) -> ToolOutcome | str:
         journal, run, index = self._journal, self._journal.run, ready.wanted.index
         if ready.tool.protections.once:
-            registered = await register_once(journal, ready)
-            if isinstance(registered, RepeatedCall):
-                return await self._keep_repeated(ready, registered)
-            ready = registered
+            entered = await self._enter_once(ready)
+            if isinstance(entered, ToolOutcome):
+                return entered
+            ready = entered
         channel = _turn_channel(journal, ready, ready.tool.injected)
         given = _injected_values(journal, ready, channel)
         run.in_progress[index] = channel
@@ -237,19 +238,33 @@ class _CallBatch:
             await journal.write()
         return tool_outcome
 
-    async def _keep_repeated(self, ready: PreparedCall, repeated: RepeatedCall) -> ToolOutcome:
-        """The answer of a call that another one has been made for."""
-        journal, index, outcome = self._journal, ready.wanted.index, repeated.outcome
-        if outcome.returned.failed:
-            _keep_outcome(journal, ready, outcome)
-        else:
-            finished = CallFinished(journal.turn_id, index, plain_data(outcome), first=repeated.first)
-            journal.keep(EV_CALL_FINISHED, finished)
-            keep_step_outcome(journal, ready, "repeated")
-        self._remaining -= 1
-        if self._remaining:
-            await journal.write()
-        return outcome
+    async def _enter_once(self, ready: PreparedCall) -> PreparedCall | ToolOutcome:
+        """The call, if it is the one that runs; otherwise its answer, which is kept."""
+        registered = await register_once(self._journal, ready)
+        while isinstance(registered, RepeatedCall):
+            found: ToolOutcome | NotDone | None = None
+            if registered.behind:
+                found = await _reconcile(self._journal, msgspec.structs.replace(ready, key=registered.key))
+            if not isinstance(found, NotDone):
+                if found is None:
+                    found = _keep_repeated(self._journal, ready, registered)
+                self._remaining -= 1
+                if self._remaining:
+                    await self._journal.write()
+                return found
+            registered = await register_once(self._journal, ready, behind=registered.behind)
+        return registered
+
+
+def _keep_repeated(journal: TurnJournal, ready: PreparedCall, repeated: RepeatedCall) -> ToolOutcome:
+    """The answer of a call that another one has been made for."""
+    outcome = repeated.outcome
+    if outcome.returned.failed:
+        return _keep_outcome(journal, ready, outcome)
+    finished = CallFinished(journal.turn_id, ready.wanted.index, plain_data(outcome), first=repeated.first)
+    journal.keep(EV_CALL_FINISHED, finished)
+    keep_step_outcome(journal, ready, "repeated")
+    return outcome
 
 
 async def _called_tool(journal: TurnJournal, ready: PreparedCall, given: InjectedValues) -> tuple[ToolResult, str]:
@@ -281,12 +296,12 @@ def _keep_outcome(
     index, returned, can_be_undone = ready.wanted.index, outcome.returned, ready.tool.compensate is not None
     if returned.failed and not returned.declined:
         usage = plain_data(returned.usage) if returned.usage != NO_USAGE else {}
-        is_lasting = failure == "timeout" and ready.tool.is_accounted
-        kind = failure if is_lasting else count_failure(journal, failure)
+        is_cut_off = failure in CUT_OFF_CLASSES
+        kind = failure if is_cut_off and ready.tool.is_accounted else count_failure(journal, failure)
         failed = CallFailed(journal.turn_id, index, returned.text, usage=usage, failure=kind)
         journal.keep(EV_CALL_FAILED, failed)
         if can_be_undone:
-            keep_step_outcome(journal, ready, "unknown" if failure == "timeout" else "failed")
+            keep_step_outcome(journal, ready, "unknown" if is_cut_off else "failed")
     else:
         reached = progress if journal.run.live.ruleset.calls.asked else ""
         finished = CallFinished(journal.turn_id, index, plain_data(outcome), progress=reached)
