@@ -71,14 +71,19 @@ async def test_a_hub_without_the_agent_leaves_the_saga_until_it_is_registered(tm
         assert world.order == ["flight"]
 
 
-async def test_a_stuck_compensation_is_listed_by_the_next_hub_and_by_a_reader_of_the_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ttl", [None, 60])
+async def test_a_stuck_compensation_is_listed_by_the_next_hub_and_by_a_reader_of_the_store(
+    tmp_path: Path, ttl: float | None
+) -> None:
     path, world, clock = tmp_path / "team.db", TripWorld(), ManualClock()
     world.refuses["flight"] = 100
     async with hub_on(path, clock=clock) as hub:
         travel = Travel(hub, world)
-        channel = await travel.open(*world.booking(["flight"]))
+        channel = await travel.open(*world.booking(["flight"]), ttl=ttl)
         await travel.answered(channel)
-        await channel.abort()
+        clock.advance(61)
+        if ttl is None:
+            await channel.abort()
 
         async def stuck() -> None:
             while not await hub.approvals():

@@ -21,6 +21,7 @@ from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided,
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.saga_events import EV_SAGA_COMPENSATION, SAGA_STRUCTS, SagaCompensation
 from antiphon.core.sagas import COMPENSATION_TURN, SagaStep, SagaSteps, next_status, steps_of
+from antiphon.core.state import ENDED_STATUSES
 from antiphon.core.step import Admitted, hub_draft, record_all
 from antiphon.core.text import describe
 from antiphon.guards.saga import saga_memory_of
@@ -55,7 +56,8 @@ def is_compensation_id(approval_id: object) -> bool:
 
 async def stored_stuck_channels(store: Store) -> list[str]:
     """The channels that have ended and are looked at all the same: those in which a compensation may be stuck."""
-    return [row.channel_id async for row in channel_rows(store, status="closed") if row.due]
+    statuses = sorted(ENDED_STATUSES)
+    return [row.channel_id for status in statuses async for row in channel_rows(store, status=status) if row.due]
 
 
 async def stuck_compensations(core: HubCore) -> list[Approval]:
