@@ -478,3 +478,25 @@ async def test_what_follows_when_the_budget_is_used_up(desk: Desk, tier: str, ap
         while not (found := await desk.hub.approvals()):
             await let_others_run(1)
     assert (found[0].tool, found[0].approvers) == ("model", approvers)
+
+
+@pytest.mark.parametrize(
+    ("tier", "hours", "waits"),
+    [("interactive", 1, False), ("batch", 25, False), ("regulated", 60, True), (None, 900, True)],
+)
+async def test_what_nobody_decides_is_never_approved_by_itself(
+    desk: Desk, till: Till, tier: str | None, hours: int, waits: bool
+) -> None:
+    channel, _ = await till.open(expectations=[], **({} if tier is None else {"tier": tier}))
+    for _ in range(hours):
+        await desk.clock.advance(3600)
+        await let_others_run(5)
+    if waits:
+        assert [approval.tool for approval in await desk.hub.approvals()] == ["refund"]
+    else:
+        await wait_until(lambda: not channel.state.owed)
+        said = (await desk.events(channel.channel_id, "ag2.msg.text"))[-1]
+        assert said["stopped"] == "denied:approval_expired"
+    assert till.paid == []
+    reminded = await desk.events(channel.channel_id, "antiphon.approval.reminded")
+    assert bool(reminded) == (tier == "regulated")
