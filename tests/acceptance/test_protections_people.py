@@ -500,3 +500,15 @@ async def test_what_nobody_decides_is_never_approved_by_itself(
     assert till.paid == []
     reminded = await desk.events(channel.channel_id, "antiphon.approval.reminded")
     assert bool(reminded) == (tier == "regulated")
+
+
+async def test_what_a_person_allows_is_checked_again_when_it_leaves(desk: Desk, till: Till) -> None:
+    """Two calls wait, and the budget is enough for one: both are allowed, and one is made."""
+    both = [calls("refund", {"order": order, "cents": 1}) for order in ("7", "8")]
+    channel, dana = await till.open(both, says("Done."), guards=[{"name": "budget", "tool_calls": 1}])
+    for approval in await desk.hub.approvals():
+        await dana.decide(approval.approval_id, "approve")
+    assert await till.said(channel) == "Done."
+    assert till.paid == [("7", 1)]
+    [denied] = await desk.events(channel.channel_id, "antiphon.call.failed")
+    assert (denied["denied"], denied["guard"]) == ("budget", "budget")
