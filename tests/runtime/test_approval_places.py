@@ -11,6 +11,7 @@ from antiphon import (
     Agent,
     AgentTarget,
     Channel,
+    FinalStateEvent,
     FromSpeaker,
     RoutingRule,
     ScriptedModel,
@@ -22,6 +23,7 @@ from antiphon import (
     tool,
 )
 from antiphon.orchestration.router import ConversationRouter
+from antiphon.runtime.conversation_turns import ConversationTurns, send_and_follow_message
 from tests.support.approval_desk import QUESTION, ApprovalDesk, approval_desk
 from tests.support.waiting import let_others_run, soon, wait_until
 
@@ -130,3 +132,25 @@ async def test_a_call_that_is_made_once_may_need_approval(desk: ApprovalDesk) ->
         for approval in reply.approvals:
             await desk.dana.decide(approval.approval_id, "approve")
     assert (reply.text, len(desk.paid)) == ("Done.", 1)
+
+
+async def test_who_follows_a_routed_conversation_is_told_what_waits(desk: ApprovalDesk) -> None:
+    channel = await opened(desk, "routed")
+    live = await desk.hub.core.live(channel.channel_id)
+
+    async def follow(text: str, message_id: str) -> FinalStateEvent:
+        turns = ConversationTurns(live)
+        events = send_and_follow_message(channel, turns, text, message_id=message_id, tokens=False)
+        *_, (_, final) = [numbered async for numbered in events]
+        assert isinstance(final, FinalStateEvent)
+        return final
+
+    first = await soon(follow(QUESTION, "m1"))
+    [approval] = await desk.hub.approvals()
+    assert (first.stopped, first.approvals) == ("approval", (approval,))
+    assert first.usage.input_tokens > 0
+    behind = await soon(follow("And now?", "m2"))
+    assert (behind.stopped, behind.approvals) == ("approval", (approval,))
+    await desk.dana.decide(approval.approval_id, "approve")
+    last = await soon(follow(QUESTION, "m1"))
+    assert (last.text, last.stopped, desk.paid) == ("Refunded.", None, [("7", 900)])

@@ -50,6 +50,8 @@ class Ceiling(msgspec.Struct, frozen=True):
     approvers: tuple[str, ...] = ()
 
     def permit(self, memory: object, state: State, draft: Envelope) -> Permission:
+        if state.context_vars.get("frozen") and draft.event_data.get("name") == "refund":
+            return Deny("policy", "the till is closed")
         args = draft.event_data.get("args") or {}
         if isinstance(args, dict) and args.get("cents", 0) > self.most:
             return Deny("policy", f"more than {self.most}")
@@ -141,6 +143,16 @@ async def test_an_edit_is_asked_about_by_all_guards_again(desk: ApprovalDesk) ->
     [failed] = await desk.told(approval.channel_id, "call.failed")
     assert (failed["denied"], failed["error"], failed["guard"]) == ("policy", "more than 1000", "tests_ceiling")
     assert "more than 1000" in desk.model_read()
+
+
+async def test_an_approved_call_is_asked_about_by_all_guards_when_it_leaves(desk: ApprovalDesk) -> None:
+    approval = await desk.asked(guards=[Ceiling()])
+    channel = await desk.agent.channel("t", desk.hub)
+    await channel.set_context(frozen=True)
+    await desk.dana.decide(approval.approval_id, "approve")
+    assert (await desk.ask()).text == "Refunded."
+    assert desk.paid == []
+    assert desk.model_read()[-1] == "the till is closed"
 
 
 async def test_no_person_is_asked_about_what_guards_deny(desk: ApprovalDesk) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
+from msgspec.structs import replace
+
 from antiphon.agents.call_results import NO_USAGE, Usage
 from antiphon.core.conversation_events import ConversationMoved, ConversationReleased, ConversationUnrouted
 from antiphon.core.envelope import Envelope
@@ -110,6 +112,9 @@ class ConversationTurns:
             return events
         *before, final = events
         assert isinstance(final, FinalStateEvent), "the last event is the final one"
+        if final.stopped == APPROVAL:  # the turn is not over: it is followed on if that was decided meanwhile
+            turn.over = False
+            return [*before, replace(self._finish(final), usage=self._usage + final.usage)]
         self._usage += final.usage
         if final.text:
             self._texts.append(final.text)
