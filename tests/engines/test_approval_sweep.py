@@ -29,6 +29,8 @@ from tests.engines.test_sweep import AFTER, BEFORE, Died, MortalStore, said
 from tests.support.waiting import let_others_run, soon
 
 EDITED = {"order": "7", "cents": 5}
+Choice = tuple[str, dict[str, object]]
+EDIT: Choice = ("edit", {"args": EDITED})
 Ledger = dict[str, tuple[str, int]]
 
 
@@ -63,12 +65,12 @@ def boss(ledger: Ledger) -> Agent:
     return Agent("bob", model=model, tools=[delegate(named)])
 
 
-async def lives(store: MortalStore, clock: ManualClock, agent: Agent) -> list[list[Envelope]]:
+async def lives(store: MortalStore, clock: ManualClock, agent: Agent, choice: Choice = EDIT) -> list[list[Envelope]]:
     """Ask until there is an answer, in as many lives as it takes. The logs of the channels."""
     others = asyncio.all_tasks()
     for _ in range(3):
         try:
-            return await life(store, clock, agent)
+            return await life(store, clock, agent, choice)
         except Died:
             mine = asyncio.all_tasks() - others
             for task in mine:
@@ -78,7 +80,7 @@ async def lives(store: MortalStore, clock: ManualClock, agent: Agent) -> list[li
     raise AssertionError("it did not survive")
 
 
-async def life(store: MortalStore, clock: ManualClock, agent: Agent) -> list[list[Envelope]]:
+async def life(store: MortalStore, clock: ManualClock, agent: Agent, choice: Choice) -> list[list[Envelope]]:
     hub = await Hub.over(store, clock=clock)
     dana = await hub.register("dana", kind="human")
     channel = await channel_of(hub, agent, "t")
@@ -91,7 +93,7 @@ async def life(store: MortalStore, clock: ManualClock, agent: Agent) -> list[lis
             await let_others_run(1)
             clock.advance(0.01)
             if deciding is None or deciding.done():
-                deciding = asyncio.create_task(decide(hub, dana))
+                deciding = asyncio.create_task(decide(hub, dana, choice))
     await deciding if deciding is not None else None
     ids = [channel.channel_id, *(row.channel_id for row in await hub.channels() if row.type == "consulting")]
     logs = [await hub.log(channel_id) for channel_id in ids]
@@ -99,10 +101,10 @@ async def life(store: MortalStore, clock: ManualClock, agent: Agent) -> list[lis
     return logs
 
 
-async def decide(hub: Hub, dana: Participant) -> None:
+async def decide(hub: Hub, dana: Participant, choice: Choice) -> None:
     for approval in await hub.approvals():
         with suppress(Denied, UnknownApproval):  # decided by the life before, or in the moment before
-            await dana.decide(approval.approval_id, "edit", args=EDITED)
+            await dana.decide(approval.approval_id, choice[0], **choice[1])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
@@ -123,3 +125,18 @@ async def test_a_crash_at_every_write(team: Callable[[Ledger], Agent], when: str
         assert [canonical_digest(log) for log in found] == digests, f"another story {when} append {place}"
         events = [each.event_type for log in found for each in log]
         assert (events.count(EV_APPROVAL_REQUESTED), events.count(EV_APPROVAL_DECIDED)) == (1, 1)
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+@pytest.mark.parametrize("choice", [("reject", {"reason": "no"}), ("respond", {"text": "paid in cash"})])
+async def test_a_call_that_never_leaves(choice: Choice, when: str) -> None:
+    clock, ledger = ManualClock(), Ledger()
+    store = MortalStore(clock)
+    digests = [canonical_digest(log) for log in await soon(lives(store, clock, clerk(ledger), choice))]
+    for place in range(1, store.appends + 1):
+        clock = ManualClock()
+        again = MortalStore(clock)
+        again.fatal = place, when
+        found = await soon(lives(again, clock, clerk(ledger), choice))
+        assert [canonical_digest(log) for log in found] == digests, f"another story {when} append {place}"
+    assert ledger == {}

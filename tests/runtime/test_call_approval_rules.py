@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -142,6 +143,20 @@ async def test_the_first_decision_wins_and_the_second_is_told_the_first(desk: Ap
         await erin.decide(approval.approval_id, "approve")
     assert desk.paid == []
     assert len(await desk.told(approval.channel_id, "approval.decided")) == 1
+
+
+async def test_of_two_decisions_at_once_one_wins(desk: ApprovalDesk) -> None:
+    approval = await desk.asked()
+    people = [await desk.hub.register(f"person{number}", kind="human") for number in range(8)]
+    words = ["approve", "reject"] * 4
+    deciding = (who.decide(approval.approval_id, word) for who, word in zip(people, words, strict=True))
+    outcomes = await asyncio.gather(*deciding, return_exceptions=True)
+    [first] = await desk.told(approval.channel_id, "approval.decided")
+    lost = [outcome for outcome in outcomes if isinstance(outcome, Denied)]
+    assert [outcome.reason for outcome in lost] == ["decided"] * 7
+    assert all(f"'{first['by']}' decided before: {first['decision']}" in outcome.detail for outcome in lost)
+    await desk.ask()
+    assert desk.paid == ([("7", 900)] if first["decision"] == "approve" else [])
 
 
 async def test_a_decision_about_another_digest_is_stale(desk: ApprovalDesk) -> None:
