@@ -34,12 +34,12 @@ from antiphon.core.saga_events import EV_SAGA_EXECUTED, EV_SAGA_REGISTERED
 from antiphon.core.state import State
 from antiphon.core.step import (
     Admitted,
+    dated_draft,
     fact_drafts,
     hub_draft,
     journal_draft,
     owed_turn,
-    record_all,
-    stamp_draft,
+    record,
     turn_audience,
 )
 
@@ -82,23 +82,28 @@ def record_permitted(fold: Fold, work: JournalBatch, *, ruleset: Ruleset, at: In
 
     A call that has an outcome among the entries does not leave, so that they are not asked about it.
     """
-    settled = {call_position(each) for each in work.entries if each.event_type in OUTCOME_TYPES}
-    offers = {call_position(each): each for each in work.entries if each.event_type == EV_SAGA_REGISTERED}
+    settled: set[tuple[str, int]] = set()
+    offers: dict[tuple[str, int], Envelope] = {}
+    for entry in work.entries:
+        if entry.event_type in OUTCOME_TYPES:
+            settled.add(call_position(entry))
+        elif entry.event_type == EV_SAGA_REGISTERED:
+            offers[call_position(entry)] = entry
     batch: list[Envelope] = []
     for entry in work.entries:
-        position = call_position(entry)
-        leaving = entry.event_type in QUESTIONED_TYPES and position not in settled
-        if entry.event_type in SAGA_OFFER_TYPES:
-            drafts = _offered(ruleset, fold, entry, at=at) if entry.event_type == EV_SAGA_EXECUTED else ()
-        elif leaving:
+        if entry.event_type in QUESTIONED_TYPES and call_position(entry) not in settled:
             drafts = _questioned(fold, entry, work, ruleset=ruleset, at=max(at, fold.state.updated_at))
+        elif entry.event_type in SAGA_OFFER_TYPES:
+            drafts = _offered(ruleset, fold, entry, at=at) if entry.event_type == EV_SAGA_EXECUTED else ()
         else:
             drafts = (entry,)
-        if position in offers and [each.event_type for each in drafts] == [EV_CALL_STARTED]:
-            drafts = (*_offered(ruleset, fold, offers[position], at=at), *drafts)
-        admitted = record_all(fold, drafts, ruleset=ruleset, at=at, new_id=new_id)
-        batch.extend(admitted.batch)
-        fold = admitted.fold
+        if offers and [each.event_type for each in drafts] == [EV_CALL_STARTED]:
+            offer = offers.get(call_position(entry))
+            drafts = drafts if offer is None else (*_offered(ruleset, fold, offer, at=at), *drafts)
+        for draft in drafts:
+            admitted = record(fold, draft, ruleset=ruleset, at=at, new_id=new_id)
+            batch.extend(admitted.batch)
+            fold = admitted.fold
     return Admitted(tuple(batch), fold)
 
 
@@ -106,7 +111,8 @@ def _questioned(
     fold: Fold, entry: Envelope, work: JournalBatch, *, ruleset: Ruleset, at: Instant
 ) -> tuple[Envelope, ...]:
     """What is recorded for an entry about which guards and ledgers are asked."""
-    match work.objections.get(call_position(entry)[1]):
+    objection = work.objections.get(call_position(entry)[1]) if work.objections else None
+    match objection:
         case Deny() as denial:
             return _denied(entry, denial)
         case Ask() as wanted if not entry.event_data.get("approved"):
@@ -119,8 +125,7 @@ def _questioned(
 
 def _offered(ruleset: Ruleset, fold: Fold, offer: Envelope, *, at: Instant) -> tuple[Envelope, ...]:
     """What the guard of sagas records of a call that can be undone."""
-    stamped = stamp_draft(offer, fold.state, at=max(at, fold.state.updated_at), new_id=str)
-    answered = ruleset.calls.answer(fold, stamped)
+    answered = ruleset.calls.answer(fold, dated_draft(offer, fold.state, at=max(at, fold.state.updated_at)))
     return () if isinstance(answered, Deny) else fact_drafts(answered, offer.causation_id)
 
 
@@ -131,12 +136,12 @@ def _permitted(
     call, asks = entry, entry.event_type == EV_APPROVAL_REQUESTED
     if asks:
         call = replace(entry, event_type=EV_CALL_STARTED, event_data=_call_of_request(entry.event_data))
-    match ruleset.calls.permit(fold, stamp_draft(call, fold.state, at=at, new_id=str)):
-        case Envelope() as allowed if asks:
-            return (_request_draft(entry, NOTHING_ASKED, allowed, state=fold.state, at=at),)
+    said = ruleset.calls.permit(fold, dated_draft(call, fold.state, at=at))
+    if not asks and isinstance(said, Envelope):  # by far the most common
+        return (with_event_data(call, said.event_data) if said.event_data is not call.event_data else call,)
+    match said:
         case Envelope() as allowed:
-            changed = allowed.event_data is not call.event_data
-            return (with_event_data(call, allowed.event_data) if changed else call,)
+            return (_request_draft(entry, NOTHING_ASKED, allowed, state=fold.state, at=at),)
         case HeldCall() as held if asks:
             return (_request_draft(entry, held.wanted, held.draft, state=fold.state, at=at),)
         case HeldCall() as held:

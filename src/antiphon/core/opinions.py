@@ -5,7 +5,7 @@ Rule 1: that is a matter of their classes, so each class is looked at once: chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -118,6 +118,9 @@ class HeldCall(NamedTuple):
     draft: Envelope
 
 
+NO_ENTRIES: Sequence[LedgerEntry] = ()
+
+
 class CallGuards:
     """The guards of a ruleset that are asked about calls: before they leave, and on behalf of ledgers."""
 
@@ -179,10 +182,14 @@ class CallGuards:
                     continue
         return draft
 
-    def asks(self, fold: Fold, draft: Envelope) -> list[LedgerEntry]:
+    def asks(self, fold: Fold, draft: Envelope) -> Sequence[LedgerEntry]:
         """What ledgers are asked before this call leaves."""
-        asked = (entry for slot, part in self._sharing for entry in part.ask(fold.memory_at(slot), fold.state, draft))
-        return _each_once(asked)
+        memories, state, found = fold.memories, fold.state, NO_ENTRIES
+        for slot, part in self._sharing:
+            asked = part.ask(None if slot is None else memories[slot], state, draft)
+            if asked:
+                found = _with_others(found, asked)
+        return found
 
     def task_facts(self, fold: Fold, draft: Envelope, denial: Deny) -> tuple[RelatedFact, ...]:
         """What is recorded of a task that was denied: by a guard, or by the ledger that a guard counts in."""
@@ -212,11 +219,14 @@ class CallGuards:
             entry for slot, part in self._task_sharing for entry in part.ask(fold.memory_at(slot), fold.state, draft)
         ]
 
-    def settles(self, fold: Fold, outcome: Envelope) -> list[LedgerEntry]:
+    def settles(self, fold: Fold, outcome: Envelope) -> Sequence[LedgerEntry]:
         """What is offered to ledgers once this outcome is recorded."""
-        return _each_once(
-            entry for slot, part in self._sharing for entry in part.settle(fold.memory_at(slot), fold.state, outcome)
-        )
+        memories, state, found = fold.memories, fold.state, NO_ENTRIES
+        for slot, part in self._sharing:
+            settled = part.settle(None if slot is None else memories[slot], state, outcome)
+            if settled:
+                found = _with_others(found, settled)
+        return found
 
     def answer(self, fold: Fold, offer: Envelope) -> Deny | tuple[RelatedFact, ...]:
         """What a ledger with this ruleset records of an offer, or why it denies it."""
@@ -234,14 +244,16 @@ def _is_asked_about_tasks(part: object) -> bool:
     return getattr(part, "about_tasks", False) is True
 
 
-def _each_once(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+def _with_others(found: Sequence[LedgerEntry], entries: Sequence[LedgerEntry]) -> Sequence[LedgerEntry]:
     """The entries in their order. What several guards offer to one ledger in the same words is offered once."""
-    found: list[LedgerEntry] = []
+    if not found and len(entries) == 1:
+        return entries
+    others = list(found)
     for entry in entries:
         said = entry.ledger, entry.event_type, entry.data
-        if all((each.ledger, each.event_type, each.data) != said for each in found):
-            found.append(entry)
-    return found
+        if all((each.ledger, each.event_type, each.data) != said for each in others):
+            others.append(entry)
+    return others
 
 
 def watches_after_end(part: object) -> bool:

@@ -181,6 +181,22 @@ def stamp_draft(draft: Envelope, state: State, *, at: Instant, new_id: IdSource)
     )
 
 
+def dated_draft(draft: Envelope, state: State, *, at: Instant) -> Envelope:
+    """The draft as it would be recorded now. It is only looked at, so that no id is drawn for it."""
+    return Envelope(
+        draft.envelope_id,
+        state.channel_id,
+        draft.sender_id,
+        draft.audience,
+        draft.event_type,
+        draft.event_data,
+        draft.causation_id,
+        draft.priority,
+        at,
+        state.sequence + 1,
+    )
+
+
 def hub_draft(event_type: str, data: Json, *, cause: str | None = None, audience: list[str] | None = None) -> Envelope:
     """A draft in the hub's own name."""
     return Envelope(sender_id=HUB, event_type=event_type, event_data=data, causation_id=cause, audience=audience)

@@ -23,7 +23,7 @@ from antiphon.core.event_data import Deny, data_of
 from antiphon.core.execution_events import DEPARTURE_TYPES, EV_CALL_RETRIED
 from antiphon.core.guard import Change, LedgerEntry, Objection
 from antiphon.core.saga_events import EV_SAGA_EXECUTED
-from antiphon.core.step import stamp_draft
+from antiphon.core.step import dated_draft
 from antiphon.hub.clock import Clock
 from antiphon.hub.ledgers import RUN_LEDGER, Ledgers
 from antiphon.hub.live import LiveChannel
@@ -46,15 +46,16 @@ class RunLedgers:
     step_outcomes: dict[tuple[str, int], msgspec.Struct] = field(default_factory=dict)
     """By turn and index, what is offered to the channel of the run once the outcome of a call is recorded."""
 
-    async def ask(self, entries: Iterable[Envelope]) -> dict[int, Objection]:
+    async def ask(self, entries: Sequence[Envelope]) -> dict[int, Objection]:
         """Ask the ledgers about those of these entries that are to leave. Returns their objections, by position."""
-        entries = tuple(entries)
-        settled = {call_position(each) for each in entries if each.event_type in OUTCOME_TYPES}
-        leaving = [
-            each for each in entries if each.event_type in DEPARTURE_TYPES and call_position(each) not in settled
-        ]
         objections: dict[int, Objection] = {}
-        for draft in leaving:
+        settled: set[tuple[str, int]] = set()
+        for draft in entries:
+            if draft.event_type in OUTCOME_TYPES:
+                settled.add(call_position(draft))
+        for draft in entries:
+            if draft.event_type not in DEPARTURE_TYPES or call_position(draft) in settled:
+                continue
             objection = await self.ask_about(draft)
             if objection is not None:
                 objections[call_position(draft)[1]] = objection
@@ -73,8 +74,9 @@ class RunLedgers:
     async def _ask_once(self, draft: Envelope, prefix: str = "") -> Objection | None:
         live, guards = self.live, self.live.ruleset.calls
         at = max(self.clock.now(), live.state.updated_at)
-        stamped = stamp_draft(draft, live.state, at=at, new_id=str)  # which is not recorded, and needs no id
-        if await self._are_passed_over(guards.asks(live.fold, stamped)):
+        stamped = dated_draft(draft, live.state, at=at)
+        asked = guards.asks(live.fold, stamped)
+        if not asked or await self._are_passed_over(asked):
             return None  # so that the guards of the channel are asked once, in the append
         allowed = guards.permit(live.fold, stamped)
         if not isinstance(allowed, Envelope):
@@ -95,7 +97,7 @@ class RunLedgers:
         """
         live, guards = self.live, self.live.ruleset.calls
         at = max(self.clock.now(), live.state.updated_at)
-        stamped = stamp_draft(draft, live.state, at=at, new_id=str)
+        stamped = dated_draft(draft, live.state, at=at)
         for entry in guards.asks(live.fold, stamped):
             denial = await self.offer(entry, "") if entry.repeatable else None
             instead = denial if denial is None or entry.otherwise is None else entry.otherwise(denial)

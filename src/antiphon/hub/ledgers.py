@@ -17,7 +17,7 @@ from antiphon.core.errors import Denied
 from antiphon.core.event_data import Deny
 from antiphon.core.guard import LedgerEntry
 from antiphon.core.ruleset import Fold, Ruleset
-from antiphon.core.step import Admitted, fact_drafts, hub_draft, record_all, stamp_draft
+from antiphon.core.step import Admitted, dated_draft, fact_drafts, hub_draft, record_all, stamp_draft
 from antiphon.hub.live import Channels, LiveChannel
 from antiphon.hub.system_channels import SystemChannel
 from antiphon.store.records import SYSTEM_CHANNEL_PREFIX
@@ -63,8 +63,7 @@ class Ledgers:
             live.log.in_doubt = True  # another hub has recorded something: it is read before the next decision
             return False
         at = max(deps.continuity.clock.now(), live.state.updated_at)
-        stamped = stamp_draft(draft, live.state, at=at, new_id=str)  # which is not recorded, and needs no id
-        answered = live.ruleset.calls.answer(live.fold, stamped)
+        answered = live.ruleset.calls.answer(live.fold, dated_draft(draft, live.state, at=at))
         return not isinstance(answered, Deny) and not answered
 
     async def find(self, name: str, run: str) -> LiveChannel:
