@@ -14,12 +14,13 @@ from antiphon.core.errors import Denied
 from antiphon.core.saga_events import EV_SAGA_CLAIMED, EV_SAGA_COMPENSATION, EV_SAGA_FINISHED, EV_SAGA_REGISTERED
 from antiphon.core.sagas import steps_of
 from antiphon.engines.saga_records import CompensationMove, RecordSagaEntries, move_draft
+from antiphon.guards.saga import saga_memory_of
 from antiphon.runtime.approvals import stored_approvals
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing import ManualClock
 from tests.support.crashing_hubs import crashes
 from tests.support.trips import Travel, TripWorld
-from tests.support.waiting import let_others_run, soon, wait_until
+from tests.support.waiting import NEVER_COMES, let_others_run, soon, wait_until
 
 
 @asynccontextmanager
@@ -199,11 +200,12 @@ async def test_a_task_that_still_runs_is_ended_first_and_its_call_undone(tmp_pat
 
 async def test_an_unsafe_compensation_in_flight_at_a_crash_waits_for_a_person() -> None:
     undone: list[str] = []
+    gone = asyncio.Event()
 
     @tool(idempotency="unsafe")
     async def unmake(what: str) -> None:
         undone.append(what)
-        await asyncio.Event().wait()
+        await gone.wait()
 
     @tool(compensate=unmake)
     async def make(what: str) -> str:
@@ -228,3 +230,27 @@ async def test_an_unsafe_compensation_in_flight_at_a_crash_waits_for_a_person() 
         await place.people["ann"].decide(approval.approval_id, "done")
         await place.until("saga.finished")
         assert undone == ["a"]
+        gone.set()
+
+
+async def test_another_hub_takes_a_saga_over_whose_owner_has_died(tmp_path: Path) -> None:
+    path, world, clock = tmp_path / "team.db", TripWorld(), ManualClock()
+    world.slow["flight"] = asyncio.Event()
+    async with hub_on(path, shared=True, clock=clock) as one, hub_on(path, shared=True, clock=clock) as other:
+        travel = Travel(one, world)
+        channel = await travel.open(*world.booking(["flight"]))
+        await travel.answered(channel)
+        await other.register(world.agent())
+        assert not (await other.core.live(channel.channel_id)).state.ended  # what it knows is older than the log
+        await channel.abort()
+        await wait_until(lambda: world.calls["flight"] == 1)
+        for task in list(one.core._tasks):  # what a dead process does no more
+            task.cancel()
+        await let_others_run()
+        del world.slow["flight"]
+        async with asyncio.timeout(NEVER_COMES):
+            while not saga_memory_of((await other.core.live(channel.channel_id)).fold).finished:
+                clock.advance(1)  # the lease and the claim of the dead hub run out
+                await let_others_run(50)
+        assert (world.calls["flight"], world.order) == (2, ["flight"])
+        assert len(await travel.log(channel, EV_SAGA_CLAIMED)) == 2

@@ -20,6 +20,8 @@ logger = logging.getLogger("antiphon.hub")
 DUE_CHANNELS_PER_PAGE = 64
 DUE_CLAIM_SECONDS = 30.0
 DUE_RETRY_SECONDS = 1.0
+SHARED_LOOK_SECONDS = 30.0
+"""How often a hub looks for what is due in a store that it shares."""
 DUE_STATUSES = ("invited", "active")
 """The statuses in which a channel can be due."""
 
@@ -64,10 +66,20 @@ class Timers:
             self._wake.clear()
             await self._watch_clock()
             if self._next == NEVER or self._next > self._clock.now():
-                await self._clock.wait(self._wake, self._next)
+                await self._wait()
                 continue
             self._next = NEVER
             await self._fire()
+            await self._ask_store()
+
+    async def _wait(self) -> None:
+        """Wait for the next deadline that is known. In a shared store another hub may have left one behind."""
+        until = self._next
+        if self._store.caps.many_hubs:
+            look = add_seconds(self._clock.now(), SHARED_LOOK_SECONDS)
+            until = look if until == NEVER else min(until, look)
+        await self._clock.wait(self._wake, until)
+        if until != self._next and not self._wake.is_set():
             await self._ask_store()
 
     async def _ask_store(self) -> None:

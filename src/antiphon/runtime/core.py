@@ -357,6 +357,7 @@ class HubCore:
 
     async def _check_due(self, channel_id: str) -> None:
         live = await self.channels.get(channel_id)
+        live.log.in_doubt = live.log.in_doubt or self.store.caps.many_hubs  # another hub may have gone on with it
         await live.record_due()
         self.transports.look_at(live)
         self.sagas.look_at(live)
