@@ -104,6 +104,18 @@ async def test_a_model_that_is_unavailable_is_asked_again_after_a_while(hub: Hub
     assert [entry.audience for entry in await asked.entries()] == [[OPERATORS]] * 2
 
 
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+async def test_a_request_that_the_provider_calls_wrong_is_not_sent_again(hub: Hub, status: int) -> None:
+    model = ScriptedModel([ModelUnavailable("no", status=status), "too late"])
+    failed = await Asked(hub, agent(model)).failed()
+    assert (failed.reason, len(model.requests)) == ("model_error", 1)
+
+
+@pytest.mark.parametrize("status", [None, 408, 409, 425, 429, 500, 529])
+def test_what_may_pass(status: int | None) -> None:
+    assert ModelUnavailable("later", status=status).may_pass
+
+
 async def test_when_all_attempts_are_used_up_the_turn_fails_at_once(hub: Hub, clock: ManualClock) -> None:
     model = ScriptedModel([BUSY, BUSY, ModelUnavailable("still busy"), "too late"])
     asked = Asked(hub, agent(model))

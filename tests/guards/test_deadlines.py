@@ -273,6 +273,13 @@ def test_people_move_a_deadline_by_72_hours_at_most() -> None:
     assert channel.failures() == ["denied:deadline"]
 
 
+def test_in_the_regulated_tier_what_waits_for_a_person_stays_open() -> None:
+    channel = Timed(tier="regulated", **LIMITS).at(20)
+    waiting(channel, "approval")
+    channel.at(30 * 24 * HOUR)
+    assert (channel.expired(), channel.failures()) == ([], [])
+
+
 def test_a_run_in_which_another_works_meanwhile_is_not_moved() -> None:
     """Two have the turn together. One waits for a person from the start; the other works for 40 seconds."""
     rules = [Transition(FromSpeaker("alice"), AgentsTarget(["ada", "bob"]))]

@@ -159,6 +159,10 @@ class ModelError(AntiphonError):
     """A model could not be asked, or did not answer. The turn that asked ends as failed, with `model_error`."""
 
 
+RETRIED_STATUSES = frozenset({408, 409, 425, 429})
+"""The statuses from 400 to 499 after which the same request may succeed."""
+
+
 class ModelUnavailable(ModelError):
     """A model could not be reached, is overloaded, or broke off. Asking again later may help."""
 
@@ -168,6 +172,11 @@ class ModelUnavailable(ModelError):
         """The HTTP status, if there was an answer at all."""
         self.retry_after = retry_after
         """After how many seconds the provider wants to be asked again; None if it does not say."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later: not if the provider has said that the request is wrong."""
+        return self.status is None or self.status in RETRIED_STATUSES or not 400 <= self.status < 500
 
 
 class ModelRefused(ModelError):

@@ -319,7 +319,7 @@ class RetriedModelCall:
                 unavailable=True,
                 answered=True,
             ) from error
-        if self._attempt >= self._most_attempts:
+        if self._attempt >= self._most_attempts or not error.may_pass:
             raise NoModelAnswer(self._with_attempt_count(describe_error(error)), unavailable=True) from error
         most = min(
             MAX_RETRY_DELAY_SECONDS, FIRST_RETRY_DELAY_SECONDS * 2 ** min(self._attempt - 1, MAX_RETRY_DOUBLINGS)

@@ -66,6 +66,8 @@ GRACE_SECONDS = 5.0
 """How long a turn may take to end by itself when its time is over."""
 MAX_SUSPENDED_SECONDS = 72 * 3600.0
 """By how much people's decisions may move the deadline of a run, in all."""
+MAX_REGULATED_SUSPENDED_SECONDS = 10 * 365 * 86_400.0
+"""The same in the regulated tier, where nothing that waits for a person expires."""
 MAX_CACHED_DEADLINES = 4096
 TIER_SECONDS: dict[str, dict[Layer, float]] = {
     "interactive": {"step": 30.0, "stage": 60.0, "run": 120.0},
@@ -121,6 +123,11 @@ class Deadlines(msgspec.Struct, frozen=True):
         defaults = tuple(layer for layer, seconds in given.items() if seconds is None)
         filled = {**given, **{layer: TIER_SECONDS[tier][layer] for layer in defaults}}
         return Deadlines(filled["step"], filled["stage"], filled["run"], tier, defaults)
+
+    @property
+    def _most_suspended(self) -> float:
+        """By how much decisions may move the deadline of a run. In the regulated tier what waits stays open."""
+        return MAX_REGULATED_SUSPENDED_SECONDS if self.tier == "regulated" else MAX_SUSPENDED_SECONDS
 
     @property
     def moves(self) -> bool:
@@ -189,7 +196,7 @@ class Deadlines(msgspec.Struct, frozen=True):
     def _rebase_facts(self, memory: RunTimes, state: State, at: Instant) -> Sequence[RelatedFact]:
         ended = memory.ended_wait
         assert ended is not None, "a wait has ended"
-        left = max(0.0, MAX_SUSPENDED_SECONDS - memory.suspended)
+        left = max(0.0, self._most_suspended - memory.suspended)
         seconds = min(left, seconds_between(ended.since, at))
         run, turn = self._run_deadline(memory, state), memory.turn(ended.turn_id)
         first = run or (None if turn is None else self._layer("stage", turn.since))
@@ -247,7 +254,7 @@ class Deadlines(msgspec.Struct, frozen=True):
         """When it is recorded that a time is over. While a person is waited for, that is put off as long as can be."""
         at = layer.at
         if waits and self.moves:
-            at = add_seconds(at, max(0.0, MAX_SUSPENDED_SECONDS - memory.suspended))
+            at = add_seconds(at, max(0.0, self._most_suspended - memory.suspended))
         draft = partial(_expiry_draft, layer, turn_id, memory)
         return Deadline(at, draft, layer.since, layer.is_default, late_field="overrun_ms")
 
