@@ -8,7 +8,7 @@ Rule 4: a call that can be undone is registered in the batch that records it, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -69,8 +69,8 @@ class JournalBatch(msgspec.Struct, frozen=True):
     entries: tuple[Envelope, ...] = ()
     objections: Mapping[int, Objection] = msgspec.field(default_factory=dict)
     """What ledgers say about calls among them that cannot leave as they are, by position."""
-    parameters: Mapping[int, Json] = msgspec.field(default_factory=dict)
-    """The JSON schemas of the arguments of calls among them, by position."""
+    parameters: Mapping[int, Callable[[], Json]] = msgspec.field(default_factory=dict)
+    """What gives the JSON schemas of the arguments of calls among them, by position: few of them are needed."""
 
     def with_entry(self, entry: Envelope) -> JournalBatch:
         """The same, and one more."""
@@ -154,7 +154,8 @@ def _held(held: HeldCall, state: State, work: JournalBatch, *, at: Instant) -> t
     """What is recorded for a call that guards have a person asked about. No person is asked about a retry."""
     if held.draft.event_type == EV_CALL_RETRIED:
         return _denied(held.draft, Deny("policy", held.wanted.why, guard=held.wanted.guard))
-    request = _request_of(held.draft, work.parameters.get(call_position(held.draft)[1], {}), state)
+    schema = work.parameters.get(call_position(held.draft)[1])
+    request = _request_of(held.draft, {} if schema is None else schema(), state)
     return (_request_draft(request, held.wanted, held.draft, state=state, at=at),)
 
 

@@ -187,6 +187,15 @@ class Answers(Protocol[M_in]):
 
 
 @runtime_checkable
+class PassesOver(Protocol[M_in]):
+    """A guard with `answer` that can tell in less time that it would record nothing."""
+
+    def passes_over(self, memory: M_in, entry: LedgerEntry) -> bool:
+        """Whether an offer of this is certainly allowed at any time, with nothing recorded of it."""
+        ...
+
+
+@runtime_checkable
 class Reviews(Protocol[M_in]):
     """May change what happens next."""
 

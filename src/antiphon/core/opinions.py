@@ -21,6 +21,7 @@ from antiphon.core.guard import (
     Change,
     ExplainsTasks,
     LedgerEntry,
+    PassesOver,
     Permits,
     Shares,
 )
@@ -132,6 +133,9 @@ class CallGuards:
         self._task_permitters = [each for each in permitters if _is_asked_about_tasks(each[1])]
         self._task_sharing = [each for each in sharing if _is_asked_about_tasks(each[1])]
         self._answering = [(slot, cast(Answers[object], part)) for slot, part, own in parts if own.answers]
+        passing = [(slot, part) for slot, part in self._answering if isinstance(part, PassesOver)]
+        self._passing = cast("list[tuple[int | None, PassesOver[object]]]", passing)
+        self._all_pass = len(passing) == len(self._answering)
         self.about_tasks = bool(self._task_permitters)
         """Whether any guard is asked about tasks."""
         self.asked = bool(self._permitters or self._sharing)
@@ -227,6 +231,13 @@ class CallGuards:
             if settled:
                 found = _with_others(found, settled)
         return found
+
+    def passes_over(self, fold: Fold, entry: LedgerEntry) -> bool:
+        """Whether a ledger with this ruleset certainly allows an offer, and records nothing of it."""
+        memories = fold.memories
+        return self._all_pass and all(
+            part.passes_over(None if slot is None else memories[slot], entry) for slot, part in self._passing
+        )
 
     def answer(self, fold: Fold, offer: Envelope) -> Deny | tuple[RelatedFact, ...]:
         """What a ledger with this ruleset records of an offer, or why it denies it."""

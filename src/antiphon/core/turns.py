@@ -21,6 +21,7 @@ from antiphon.core.envelope import HUB, Envelope, IdSource, Instant, Json
 from antiphon.core.event_data import Deny, event_of
 from antiphon.core.events import EV_CHANNEL_CLOSED
 from antiphon.core.execution_events import (
+    EV_CALL_FINISHED,
     EV_TURN_CLAIMED,
     EV_TURN_RELEASED,
     ApprovalExpired,
@@ -186,9 +187,9 @@ CallEvent = (
 Journal = dict[int, CallRecord]
 
 
-def journal_of(log: Iterable[Envelope], turn_id: str, before: Journal | None = None) -> Journal:
-    """The calls of a turn by position. `before` is what was known of them before this part of the log."""
-    journal: Journal = dict(before or {})
+def journal_of(log: Iterable[Envelope], turn_id: str) -> Journal:
+    """The calls of a turn by position."""
+    journal: Journal = {}
     for envelope in log:
         event = event_of(envelope) if envelope.sender_id == HUB else None
         if isinstance(event, CallEvent) and event.turn == turn_id:
@@ -243,8 +244,12 @@ class RecordedCalls:
         self._journal, self.resumed = journal, elsewhere and bool(journal)
 
     def add(self, recorded: Iterable[Envelope], turn_id: str) -> None:
-        """Take over what this attempt has recorded."""
-        self._journal = journal_of(recorded, turn_id, self._journal)
+        """Take over what this attempt has recorded of its calls, but for their results."""
+        for envelope in recorded:
+            # What a call has returned is with its caller already.
+            event = event_of(envelope) if envelope.event_type != EV_CALL_FINISHED else None
+            if isinstance(event, CallEvent) and event.turn == turn_id and envelope.sender_id == HUB:
+                self._journal[event.index] = _apply_call_event(self.record(event.index), event)
 
     def record(self, index: int) -> CallRecord:
         """The recorded state of the call at this position."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 from antiphon.agents.tool import Tool, filled_arguments
 from antiphon.agents.tool_options import DEFAULT_TOOL_SECONDS
@@ -42,7 +43,8 @@ async def approval_requests(journal: TurnJournal, leaving: Iterable[PreparedCall
 
 def note_parameters(journal: TurnJournal, leaving: Iterable[PreparedCall]) -> None:
     """Let the journal know the schemas of these calls, for a person that guards may have asked about them."""
-    journal.parameters |= {each.wanted.index: recorded_schema(each.tool) for each in leaving}
+    for each in leaving:
+        journal.parameters[each.wanted.index] = partial(recorded_schema, each.tool)
 
 
 def recorded_schema(tool: Tool) -> Json:

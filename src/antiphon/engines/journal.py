@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -106,8 +106,8 @@ class TurnJournal:
         self.active = ""
         """The active agent of a team, to whom a failure is recorded; "" without a team."""
         self.calls = RecordedCalls()
-        self.parameters: dict[int, Json] = {}
-        """The schemas of the arguments of tool calls, by position, for people that guards have asked about them."""
+        self.parameters: dict[int, Callable[[], Json]] = {}
+        """What gives the schemas of the arguments of tool calls, by position, for people whom guards have asked."""
         self._pending: list[Envelope] = []
         self._warned: set[tuple[str, str]] = set()
         self.given_tasks: set[str] = set()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 import msgspec
@@ -65,11 +66,11 @@ from antiphon.guards.breaker_memory import (
     AGENT_COST_SCOPE,
     COST_SCOPE,
     MODEL_SCOPE,
+    NOT_USED,
     NOTING,
     TOOL_SCOPE,
     BreakerMemory,
     CostTrip,
-    ModelUse,
     bounded,
     call_mark,
     cost_scopes,
@@ -81,6 +82,7 @@ from antiphon.guards.breaker_memory import (
     tool_failure,
     tool_scopes,
     with_breaker,
+    with_counted,
 )
 from antiphon.guards.named_guards import Tier
 from antiphon.guards.run_limits import Limit
@@ -88,7 +90,7 @@ from antiphon.guards.run_limits import Limit
 OUTCOMES = frozenset({EV_CALL_FINISHED, EV_CALL_FAILED})
 
 
-class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
+class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """Refuses calls of a tool or a model that fails again and again, for a while, and then lets one try."""
 
     name: ClassVar[str] = "breaker"
@@ -143,12 +145,12 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
         """The fields by name."""
         return msgspec.structs.asdict(self)
 
-    @property
+    @cached_property
     def limits(self) -> BreakerLimits:
         """The limits, with the usual ones for what is left open."""
         return as_type(self._said_limits, BreakerLimits)
 
-    @property
+    @cached_property
     def _said_limits(self) -> Json:
         return said_limits(self.fields)
 
@@ -173,19 +175,19 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
     def permit(self, memory: BreakerMemory, state: State, draft: Envelope) -> Permission:
         if draft.event_type != EV_CALL_STARTED or not memory.breakers:
             return ALLOW
-        called, at = _called(draft), draft.created_at
-        for scope in _scopes_of(memory, draft):
-            breaker = memory.breaker(scope)
-            if breaker.status != "closed" and self._refuses(memory, scope, called=called, at=at):
+        at = draft.created_at
+        for scope in _tripped_scopes(memory, draft):
+            called, breaker = _called(draft), memory.breaker(scope)
+            if self._refuses(memory, scope, called=called, at=at):
                 return self._refusal(
                     refusal_text(scope, breaker, at), called, scope=scope, stopped=breaker.status == "stopped"
                 )
         return ALLOW
 
     def notice(self, memory: BreakerMemory, state: State, envelope: Envelope) -> Sequence[RelatedFact]:
-        events = list(self._events(memory, envelope))
-        if not events:
+        if _is_usual(memory, envelope):
             return ()
+        events = list(self._events(memory, envelope))
         limits, at, facts = self.limits, envelope.created_at, []
         for scope, event in events:
             seed = f"{envelope.envelope_id} {scope}"
@@ -211,7 +213,7 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
         note = memory.calls.get(call_mark(data))
         if note is None or not note.model:
             return ()
-        use = memory.models.get(note.model, ModelUse())
+        use = memory.models.get(note.model, NOT_USED)
         use = with_fields(use, ended=use.ended.plus_one(draft.created_at))
         via = data.get("via")
         asked = self._asked(draft, state, f"{MODEL_SCOPE}{via}" if via else note.model)
@@ -226,7 +228,7 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
         note = memory.ended.get(call_mark(data))
         if note is None:
             return ()
-        use, failure = memory.models.get(note.model, ModelUse()), model_failure({"failure": note.failure})
+        use, failure = memory.models.get(note.model, NOT_USED), model_failure({"failure": note.failure})
         return (counted_entry(data, state, note=note, use=use, failure=failure, limits=self._said_limits),)
 
     def _asked(self, draft: Envelope, state: State, scope: str) -> LedgerEntry:
@@ -288,12 +290,8 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
                     yield cost_scope(cost), Overspent(cost.spent + cost.reserved, cost.ceiling)
 
     def _leaving_calls(self, memory: BreakerMemory, envelope: Envelope) -> Iterator[tuple[str, BreakerEvent]]:
-        if not memory.breakers:
-            return
         called = _called(envelope)
-        for scope in _scopes_of(memory, envelope):
-            if memory.breaker(scope).status == "closed":
-                continue
+        for scope in _tripped_scopes(memory, envelope):
             if called.approved or self._is_spend_low(memory, scope, envelope.created_at):
                 yield scope, called
 
@@ -337,6 +335,23 @@ def _scopes_of(memory: BreakerMemory, draft: Envelope) -> tuple[str, ...]:
     return tool_scopes(data) or (cost_scopes(memory, data) if model_scope(data) else ())
 
 
+def _tripped_scopes(memory: BreakerMemory, draft: Envelope) -> Sequence[str]:
+    """Those of them that are not closed."""
+    if not memory.breakers:
+        return ()
+    return [scope for scope in _scopes_of(memory, draft) if memory.breaker(scope).status != "closed"]
+
+
+def _is_usual(memory: BreakerMemory, envelope: Envelope) -> bool:
+    """Whether an envelope is news for no breaker: a call leaves, or ends well, and all that it meets are closed."""
+    if envelope.event_type == EV_CALL_STARTED:
+        return not _tripped_scopes(memory, envelope)
+    if envelope.event_type != EV_CALL_FINISHED or memory.last is None:
+        return False
+    note = memory.last[1]
+    return not note.failure and all(memory.breaker(scope).status == "closed" for scope, _ in note.scopes)
+
+
 def _count_ended(memory: BreakerMemory, at: Instant) -> BreakerMemory:
     """The memory with the call that has ended last counted in the breakers of the channel."""
     if memory.last is None:
@@ -347,7 +362,7 @@ def _count_ended(memory: BreakerMemory, at: Instant) -> BreakerMemory:
         breaker, failure = memory.breaker(scope), tool_failure(scope, note.failure)
         if failure or breaker.counts or (scope.startswith(TOOL_SCOPE) and "@" not in scope):
             breakers = bounded({**breakers, scope: count(breaker, Ended(key, epoch, failure), at)})
-    return memory if breakers is memory.breakers else with_fields(memory, breakers=breakers)
+    return memory if breakers is memory.breakers else with_counted(memory, breakers)
 
 
 def _ended_calls(memory: BreakerMemory, data: Json) -> Iterator[tuple[str, BreakerEvent]]:

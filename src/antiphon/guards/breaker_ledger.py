@@ -80,9 +80,12 @@ def asked_entry(
     """What the ledger is asked about a call of a model that is to leave."""
     data = draft.event_data
     asked: Json = {"scope": scope, "call": shared_key(state, data)}
-    for name, value in (("until", data.get("until")), ("approved", bool(data.get("approved"))), ("limits", limits)):
-        if value:
-            asked[name] = value
+    if until := data.get("until"):
+        asked["until"] = until
+    if data.get("approved"):
+        asked["approved"] = True
+    if limits:
+        asked["limits"] = limits
     # The probe is known by its call. One that is made again after a crash is refused if another call tries meanwhile.
     return LedgerEntry(BREAKERS_LEDGER, EV_BREAKER_ASKED, asked, otherwise, repeatable=True)
 
@@ -91,12 +94,11 @@ def counted_entry(
     data: Json, state: State, *, note: CallNote, use: ModelUse, failure: str, limits: Json
 ) -> LedgerEntry:
     """The report of an attempt's outcome to the ledger."""
-    counted = BreakerCounted(note.model, shared_key(state, data), state.channel_id, note.attempt, failure)
+    key, began = shared_key(state, data), note.began
+    counted = BreakerCounted(note.model, key, state.channel_id, note.attempt, failure, began=began)
     if failure:
         rows = list(use.ended.rows)
-        counted = replace(counted, began=note.began, passed=use.passed, total=use.ended.total, rows=rows, limits=limits)
-    else:
-        counted = replace(counted, began=note.began)
+        counted = replace(counted, passed=use.passed, total=use.ended.total, rows=rows, limits=limits)
     return LedgerEntry(BREAKERS_LEDGER, EV_BREAKER_COUNTED, data_of(counted))
 
 
@@ -124,6 +126,13 @@ class BreakerLedger(msgspec.Struct, frozen=True):
         except Malformed:
             return memory
         return SharedBreakers({**memory.scopes, scope: known})
+
+    def passes_over(self, memory: SharedBreakers, entry: LedgerEntry) -> bool:
+        data = entry.data
+        breaker = memory.scopes.get(str(data["scope"]), NEW_BREAKER).breaker
+        if entry.event_type == EV_BREAKER_ASKED:
+            return breaker.status == "closed"
+        return _passes_success(breaker, data)
 
     def answer(self, memory: SharedBreakers, state: State, offer: Envelope) -> Deny | Sequence[RelatedFact]:
         data = offer.event_data
@@ -174,7 +183,7 @@ def _answer_call(breaker: Breaker, data: Json, offer: Envelope) -> Deny | Sequen
 
 def _answer_outcome(known: SharedBreaker, data: Json, offer: Envelope) -> Sequence[RelatedFact]:
     breaker, failure = known.breaker, data.get("failure", "")
-    if not failure and breaker.status == "closed" and not _has_streak(breaker):
+    if _passes_success(breaker, data):
         return ()
     counted = as_type(data, BreakerCounted)
     ended = _ended(breaker, counted)
@@ -185,8 +194,13 @@ def _answer_outcome(known: SharedBreaker, data: Json, offer: Envelope) -> Sequen
     return (RelatedFact(EV_BREAKER_COUNTED, data, (OPERATORS,)),)
 
 
+def _passes_success(breaker: Breaker, data: Json) -> bool:
+    """Whether this is the report of a success that a breaker has no use for."""
+    return not data.get("failure") and breaker.status == "closed" and not _has_streak(breaker)
+
+
 def _has_streak(breaker: Breaker) -> bool:
-    return any(breaker.counts.get(name) for name in PASSED_BY_SUCCESS)
+    return bool(breaker.counts) and any(breaker.counts.get(name) for name in PASSED_BY_SUCCESS)
 
 
 def _ended(breaker: Breaker, counted: BreakerCounted) -> Ended:

@@ -178,6 +178,8 @@ def _count_outcome(breaker: Breaker, failure: str, at: Instant) -> Breaker:
     if failure:
         counts[failure] = counts.get(failure, 0) + 1
     window = with_calls(breaker.window, at[:SECOND_CHARS], 1, failures=int(failure == "transport"))
+    if not failure and counts is breaker.counts:
+        return replace(breaker, window=window)
     return replace(breaker, counts=counts, window=window, failed_at=at if failure else breaker.failed_at)
 
 

@@ -50,6 +50,9 @@ class ModelUse(msgspec.Struct, frozen=True, omit_defaults=True):
     """When a call has last passed each class of failure."""
 
 
+NOT_USED = ModelUse()
+
+
 class CostTrip(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why the breaker of a spend is open."""
 
@@ -129,7 +132,17 @@ def note_started(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     calls = {**memory.calls, call_mark(data): CallNote(scopes, model, envelope.created_at)}
     if len(calls) > MAX_CALLS:
         del calls[next(iter(calls))]
-    return replace(memory, calls=calls)
+    return BreakerMemory(
+        memory.breakers,
+        calls,
+        memory.ended,
+        memory.last,
+        memory.models,
+        memory.trips,
+        memory.seconds,
+        memory.minutes,
+        memory.lease,
+    )
 
 
 def note_retried(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
@@ -143,7 +156,7 @@ def note_retried(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     model = f"{MODEL_SCOPE}{via}" if via else note.model
     again = replace(note, began=envelope.created_at, attempt=note.attempt + 1, model=model)
     memory = replace(memory, calls={**memory.calls, key: again})
-    return _note_use(memory, note.model, model_failure(data), at=envelope.created_at)
+    return replace(memory, models=_with_use(memory.models, note.model, model_failure(data), at=envelope.created_at))
 
 
 def note_ended(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
@@ -154,16 +167,42 @@ def note_ended(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
     if note is None:
         return memory if memory.last is None else replace(memory, last=None)
     failure = _outcome_class(envelope)
-    note = replace(note, failure=failure)
-    calls = {each: known for each, known in memory.calls.items() if each != key}
-    memory = _note_spend(memory, envelope)
-    if not note.model:
-        return replace(memory, calls=calls, last=(key, note))
-    ended = {**memory.ended, key: note}
-    if len(ended) > MAX_ENDED:
-        del ended[next(iter(ended))]
-    memory = replace(memory, calls=calls, last=(key, note), ended=ended)
-    return _note_use(memory, note.model, model_failure({"failure": failure}), at=envelope.created_at)
+    if failure:
+        note = replace(note, failure=failure)
+    calls = {**memory.calls}
+    del calls[key]
+    memory, ended, models = _note_spend(memory, envelope), memory.ended, memory.models
+    if note.model:
+        ended = {**ended, key: note}
+        if len(ended) > MAX_ENDED:
+            del ended[next(iter(ended))]
+        models = _with_use(models, note.model, model_failure({"failure": failure}), at=envelope.created_at)
+    return BreakerMemory(
+        memory.breakers,
+        calls,
+        ended,
+        (key, note),
+        models,
+        memory.trips,
+        memory.seconds,
+        memory.minutes,
+        memory.lease,
+    )
+
+
+def with_counted(memory: BreakerMemory, breakers: dict[str, Breaker]) -> BreakerMemory:
+    """The memory with breakers that have counted, and have not changed otherwise."""
+    return BreakerMemory(
+        breakers,
+        memory.calls,
+        memory.ended,
+        memory.last,
+        memory.models,
+        memory.trips,
+        memory.seconds,
+        memory.minutes,
+        memory.lease,
+    )
 
 
 def note_turn_over(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
@@ -209,15 +248,15 @@ def tool_failure(scope: str, failure: str) -> str:
     return failure if failure == "invariant" else NEUTRAL
 
 
-def _note_use(memory: BreakerMemory, scope: str, failure: str, *, at: Instant) -> BreakerMemory:
+def _with_use(models: dict[str, ModelUse], scope: str, failure: str, *, at: Instant) -> dict[str, ModelUse]:
     if failure == NEUTRAL or not scope:
-        return memory
-    use = memory.models.get(scope, ModelUse())
+        return models
+    use = models.get(scope, NOT_USED)
     passed = PASSED_BEFORE[failure] if failure else PASSED_BY_SUCCESS
     known = use.passed
     if passed:
-        known = {**known, **{name: at for name in passed}}
-    return replace(memory, models={**memory.models, scope: ModelUse(use.ended.plus_one(at), known)})
+        known = {**known, **dict.fromkeys(passed, at)}
+    return {**models, scope: ModelUse(use.ended.plus_one(at), known)}
 
 
 def _note_spend(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:

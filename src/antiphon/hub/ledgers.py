@@ -38,9 +38,9 @@ class Ledgers:
         `run` is the channel in which the run began. `key` names the call and what is offered about it.
         """
         live = await self.find(entry.ledger, run)
-        draft = hub_draft(entry.event_type, entry.data)
-        if await self._is_passed_over(live, draft):
+        if await self._is_passed_over(live, entry):
             return None
+        draft = hub_draft(entry.event_type, entry.data)
         if not entry.repeatable:
             draft = replace(draft, envelope_id=derived_id(live.state.channel_id, key, entry.event_type))
         plan = _RecordOffer(draft, self._channels.deps.new_id)
@@ -54,16 +54,20 @@ class Ledgers:
 
     async def passes_over(self, entry: LedgerEntry, *, run: str) -> bool:
         """Whether an offer of this would be allowed, with nothing recorded of it."""
-        return await self._is_passed_over(await self.find(entry.ledger, run), hub_draft(entry.event_type, entry.data))
+        return await self._is_passed_over(await self.find(entry.ledger, run), entry)
 
-    async def _is_passed_over(self, live: LiveChannel, draft: Envelope) -> bool:
+    async def _is_passed_over(self, live: LiveChannel, entry: LedgerEntry) -> bool:
         """Whether the guards of the ledger allow this offer and record nothing of it."""
         deps = self._channels.deps
         if deps.store.caps.many_hubs and await deps.store.head(live.state.channel_id) != live.state.sequence:
             live.log.in_doubt = True  # another hub has recorded something: it is read before the next decision
             return False
+        guards = live.ruleset.calls
+        if guards.passes_over(live.fold, entry):
+            return True
         at = max(deps.continuity.clock.now(), live.state.updated_at)
-        answered = live.ruleset.calls.answer(live.fold, dated_draft(draft, live.state, at=at))
+        draft = hub_draft(entry.event_type, entry.data)
+        answered = guards.answer(live.fold, dated_draft(draft, live.state, at=at))
         return not isinstance(answered, Deny) and not answered
 
     async def find(self, name: str, run: str) -> LiveChannel:
