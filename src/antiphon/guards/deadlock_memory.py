@@ -27,6 +27,7 @@ from antiphon.core.execution_events import EV_CALL_STARTED
 from antiphon.core.protection_events import EV_DEADLOCK_DETECTED
 from antiphon.core.state import TASK_KNOB, State
 from antiphon.guards.run_limits import agents_among
+from antiphon.guards.waiting_messages import Waiting, with_message, without_answered
 
 MAX_CYCLE_AGENTS = 3
 WARN_AT = 2
@@ -78,6 +79,8 @@ class TeamTalk(msgspec.Struct, frozen=True):
     """The messages to workers."""
     tasks: tuple[SeenRound, ...] = ()
     rerouted: bool = False
+    waiting: Waiting = ()
+    """The messages of people and outside code that have no answer yet."""
 
     @property
     def context_digest(self) -> str:
@@ -110,9 +113,12 @@ def _after_words(memory: TeamTalk, envelope: Envelope) -> TeamTalk:
     updates = data.get("context_updates") if envelope.event_type == EV_PACKET else {"set": data.get("set")}
     memory = _with_context(memory, updates)
     if speaker not in memory.agents:
-        if not memory.turns and not memory.tasks and not memory.rerouted:
-            return memory
-        return TeamTalk(memory.agents, memory.context)
+        return TeamTalk(memory.agents, memory.context, waiting=with_message(memory.waiting, envelope))
+    waiting = without_answered(memory.waiting, envelope)
+    if waiting is not memory.waiting:
+        if waiting:  # what agents do next is for another message
+            return TeamTalk(memory.agents, memory.context, waiting=waiting)
+        memory = replace(memory, waiting=())
     if len(memory.agents) < WARN_AT:
         return memory
     text = data.get("body") if envelope.event_type == EV_PACKET else data.get("text")

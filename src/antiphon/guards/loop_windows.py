@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from antiphon.core.canonical import normalized_text, text_key
 from antiphon.core.envelope import HUB, NEVER, Envelope, Instant, Json, add_seconds
 from antiphon.core.events import EV_TEXT
+from antiphon.guards.waiting_messages import Waiting, with_message, without_answered
 
 MIN_TEXT_CHARS = 8
 """Texts that are shorter, such as `Ok.`, are not counted."""
@@ -103,12 +104,14 @@ class LoopMemory(msgspec.Struct, frozen=True):
     """Who has just said something that is counted; "" if the last thing said is not."""
     stopped: bool = False
     """Whether an agent has repeated itself after it was told, so that no agent is given the turn."""
+    waiting: Waiting = ()
+    """The messages of people and outside code that have no answer yet."""
 
     def window_of(self, agent: str) -> AgentWindow:
         return self.windows.get(agent, EMPTY_WINDOW)
 
     def with_window(self, agent: str, window: AgentWindow) -> LoopMemory:
-        return LoopMemory(self.kinds, {**self.windows, agent: window}, self.last, self.stopped)
+        return LoopMemory(self.kinds, {**self.windows, agent: window}, self.last, self.stopped, self.waiting)
 
 
 def position_of(data: Mapping[str, object]) -> str:
@@ -234,7 +237,14 @@ def after_speech(memory: LoopMemory, envelope: Envelope, *, size: int) -> LoopMe
     """The memory after something was said. `size`: how many texts of an agent are remembered."""
     if memory.kinds.get(envelope.sender_id) != "agent":
         # A person or outside code: everything begins anew.
-        return memory if envelope.sender_id == HUB or not memory.windows else LoopMemory(memory.kinds)
+        if envelope.sender_id == HUB:
+            return memory
+        return LoopMemory(memory.kinds, waiting=with_message(memory.waiting, envelope))
+    waiting = without_answered(memory.waiting, envelope)
+    if waiting is not memory.waiting:
+        if waiting:  # what the agent does next is for another message
+            return LoopMemory(memory.kinds, waiting=waiting)
+        memory = replace(memory, waiting=())
     text = counted_text(envelope)
     if text is None:
         return replace(memory, last="") if memory.last else memory
@@ -242,7 +252,7 @@ def after_speech(memory: LoopMemory, envelope: Envelope, *, size: int) -> LoopMe
     window = memory.window_of(agent)
     texts = (*window.texts, RecentText(text_key(text), envelope.sequence))[-size:]
     windows = {**memory.windows, agent: replace(window, texts=texts, unread=())}
-    return LoopMemory(memory.kinds, windows, agent, memory.stopped)
+    return LoopMemory(memory.kinds, windows, agent, memory.stopped, memory.waiting)
 
 
 def speaking_agent(envelope: Envelope) -> str:
@@ -278,7 +288,7 @@ def after_decision(memory: LoopMemory) -> LoopMemory:
         for agent, window in memory.windows.items()
         if window.trips
     }
-    return LoopMemory(memory.kinds, kept)
+    return LoopMemory(memory.kinds, kept, waiting=memory.waiting)
 
 
 def after_trip(memory: LoopMemory, envelope: Envelope) -> LoopMemory:
@@ -290,4 +300,4 @@ def after_trip(memory: LoopMemory, envelope: Envelope) -> LoopMemory:
     unread = (*window.unread, key)[-MAX_UNREAD_KEYS:]
     stops = data.get("detector") == "text" and data.get("action") == "terminate"
     windows = {**memory.windows, agent: replace(window, trips=trips, unread=unread)}
-    return LoopMemory(memory.kinds, windows, memory.last, memory.stopped or stops)
+    return LoopMemory(memory.kinds, windows, memory.last, memory.stopped or stops, memory.waiting)

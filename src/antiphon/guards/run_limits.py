@@ -23,6 +23,7 @@ from antiphon.core.guard import ALLOW, Change, LedgerEntry, Permission, Verdict
 from antiphon.core.protection_events import EV_LIMIT_REACHED, EV_RUN_CHARGED, LimitReached, RunCharged
 from antiphon.core.state import Assign, Close, Decision, RelatedFact, State
 from antiphon.core.text import describe
+from antiphon.guards.waiting_messages import Waiting, with_message, without_answered
 
 Limit = int | Literal["unlimited"]
 UNLIMITED: Literal["unlimited"] = "unlimited"
@@ -190,6 +191,8 @@ class GivenTasks(msgspec.Struct, frozen=True):
     agents: tuple[str, ...] = ()
     total: int = 0
     since_message: int = 0
+    waiting: Waiting = ()
+    """The messages of people and outside code that have no answer yet."""
 
 
 DEFAULT_SPAWN_LIMIT = 32
@@ -220,16 +223,22 @@ class SpawnLimit(msgspec.Struct, frozen=True):
     def evolve(self, memory: GivenTasks, envelope: Envelope) -> GivenTasks:
         kind = envelope.event_type
         if kind in SPEECH_TYPES:
-            if not memory.since_message or envelope.sender_id in memory.agents:
-                return memory
-            return GivenTasks(memory.agents, memory.total)
+            return self._after_speech(memory, envelope)
         if envelope.sender_id != HUB:
             return memory
         if kind == EV_CHANNEL_CREATED:
             return GivenTasks(agents_among(envelope.event_data))
         if kind == EV_RUN_CHARGED and envelope.event_data.get("kind") != "task":
             return memory
-        return GivenTasks(memory.agents, memory.total + 1, memory.since_message + 1)
+        return GivenTasks(memory.agents, memory.total + 1, memory.since_message + 1, memory.waiting)
+
+    def _after_speech(self, memory: GivenTasks, envelope: Envelope) -> GivenTasks:
+        if envelope.sender_id not in memory.agents:
+            return GivenTasks(memory.agents, memory.total, 0, with_message(memory.waiting, envelope))
+        waiting = without_answered(memory.waiting, envelope)
+        if waiting is memory.waiting:
+            return memory
+        return GivenTasks(memory.agents, memory.total, 0 if waiting else memory.since_message, waiting)
 
     def permit(self, memory: GivenTasks, state: State, draft: Envelope) -> Permission:
         return self._denial() if is_reached(self._count(memory), self.most) else ALLOW
@@ -271,6 +280,8 @@ class TakenTurns(msgspec.Struct, frozen=True):
 
     agents: tuple[str, ...] = ()
     since_message: int = 0
+    waiting: Waiting = ()
+    """The messages of people and outside code that have no answer yet."""
 
 
 DEFAULT_TURN_LIMIT = 50
@@ -299,8 +310,11 @@ class TurnLimit(msgspec.Struct, frozen=True):
 
     def evolve(self, memory: TakenTurns, envelope: Envelope) -> TakenTurns:
         if envelope.event_type in SPEECH_TYPES:
-            count = memory.since_message + 1 if envelope.sender_id in memory.agents else 1
-            return TakenTurns(memory.agents, count)
+            if envelope.sender_id not in memory.agents:
+                return TakenTurns(memory.agents, 1, with_message(memory.waiting, envelope))
+            waiting = without_answered(memory.waiting, envelope)
+            begins = bool(waiting) and waiting is not memory.waiting
+            return TakenTurns(memory.agents, 1 if begins else memory.since_message + 1, waiting)
         return TakenTurns(agents_among(envelope.event_data)) if envelope.sender_id == HUB else memory
 
     def review(self, memory: TakenTurns, state: State, decision: Decision) -> Decision:

@@ -32,6 +32,7 @@ from antiphon.guards.counted_calls import (
     counted_outcome,
     ledger_fact,
 )
+from antiphon.guards.waiting_messages import Waiting, with_message, without_answered
 
 MAX_OPEN_CALLS = 4096
 """Of how many calls without an outcome it is remembered. What older ones have reserved stays taken."""
@@ -101,6 +102,8 @@ class Spending(msgspec.Struct, frozen=True, omit_defaults=True):
     """The participants that are agents."""
     last: CountedCall | None = None
     """The call that has started last: a denial is recorded right behind it."""
+    waiting: Waiting = ()
+    """The messages of people and outside code that have no answer yet."""
 
 
 def count_start(spending: Spending, call: CountedCall, who: str) -> Spending:
@@ -120,6 +123,7 @@ def count_start(spending: Spending, call: CountedCall, who: str) -> Spending:
         spending.messages,
         spending.agents,
         call,
+        spending.waiting,
     )
 
 
@@ -140,7 +144,7 @@ def count_outcome(spending: Spending, outcome: CountedOutcome) -> Spending:
     others = {**spending.open}
     del others[outcome.key]
     run = _added(spending.run, entry.who, taken)
-    return Spending(run, message, others, spending.messages, spending.agents, spending.last)
+    return Spending(run, message, others, spending.messages, spending.agents, spending.last, spending.waiting)
 
 
 def book_call(spending: Spending, key: str) -> Spending:
@@ -191,8 +195,7 @@ def fold_spending(spending: Spending, envelope: Envelope, *, by_agent: bool, sco
         outcome = counted_outcome(envelope)
         return spending if outcome is None else count_outcome(spending, outcome)
     if kind in SPEECH_TYPES:
-        is_agent = envelope.sender_id in spending.agents or envelope.sender_id == HUB
-        return spending if is_agent else begin_message(spending)
+        return _after_speech(spending, envelope)
     if kind == EV_BUDGET_CHANGED:
         key = counted_key({"index": 0, **data})  # which is left out if it is 0
         mine = data.get("op") == "expire" and str(data.get("scope")).partition(":")[0] == scope
@@ -200,6 +203,17 @@ def fold_spending(spending: Spending, envelope: Envelope, *, by_agent: bool, sco
     if kind == EV_CHANNEL_CREATED:
         return replace(spending, agents=_agents_of(data.get("participants")))
     return spending
+
+
+def _after_speech(spending: Spending, envelope: Envelope) -> Spending:
+    if envelope.sender_id == HUB:
+        return spending
+    if envelope.sender_id not in spending.agents:
+        return replace(begin_message(spending), waiting=with_message(spending.waiting, envelope))
+    waiting = without_answered(spending.waiting, envelope)
+    if waiting is spending.waiting:
+        return spending
+    return replace(begin_message(spending) if waiting else spending, waiting=waiting)
 
 
 def _agents_of(seats: object) -> tuple[str, ...]:
