@@ -389,7 +389,9 @@ async def test_a_hub_that_opens_again_does_not_compute_a_moved_deadline_anew(clo
         await hub.close()
 
 
-@pytest.mark.parametrize(("tier", "stopped"), [(None, None), ("batch", None), ("interactive", "denied:deadline")])
+@pytest.mark.parametrize(
+    ("tier", "stopped"), [(None, None), ("batch", None), ("interactive", "denied:approval_expired")]
+)
 async def test_an_approval_takes_its_time(hub: Hub, clock: ManualClock, tier: Tier | None, stopped: str | None) -> None:
     paid: list[int] = []
 

@@ -126,12 +126,19 @@ async def test_a_call_that_is_made_once_may_need_approval(desk: ApprovalDesk) ->
     twice = [calls("refund", {"order": "7", "cents": 1}), calls("refund", {"order": "7", "cents": 2})]
     agent = desk.support(*twice, says("Done."), tools=[desk.refund(once=["order"])])
     reply = await desk.ask(agent)
-    for approval in reply.approvals:
-        await desk.dana.decide(approval.approval_id, "approve")
-    while (reply := await desk.ask(agent)).stopped == "approval":
-        for approval in reply.approvals:
-            await desk.dana.decide(approval.approval_id, "approve")
-    assert (reply.text, len(desk.paid)) == ("Done.", 1)
+    [approval] = reply.approvals
+    await desk.dana.decide(approval.approval_id, "approve")
+    reply = await desk.ask(agent)  # nobody is asked about the second one, which is answered with the first result
+    assert (reply.text, reply.stopped, len(desk.paid)) == ("Done.", None, 1)
+
+
+async def test_a_rejected_call_is_no_result_for_the_next_one(desk: ApprovalDesk) -> None:
+    twice = [calls("refund", {"order": "7", "cents": 1}), calls("refund", {"order": "7", "cents": 1})]
+    agent = desk.support(*twice, says("Done."), tools=[desk.refund(once=["order"])])
+    for decision in ("reject", "approve"):
+        [approval] = (await desk.ask(agent)).approvals
+        await desk.dana.decide(approval.approval_id, decision)
+    assert ((await desk.ask(agent)).text, len(desk.paid)) == ("Done.", 1)
 
 
 async def test_who_follows_a_routed_conversation_is_told_what_waits(desk: ApprovalDesk) -> None:

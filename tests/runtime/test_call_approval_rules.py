@@ -7,7 +7,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from antiphon import Agent, Denied, Hub, RulesInvalid, ScriptedModel, UnknownApproval, UsageError, calls, says
+from antiphon import (
+    Agent,
+    Deadlines,
+    Denied,
+    Hub,
+    RulesInvalid,
+    ScriptedModel,
+    UnknownApproval,
+    UsageError,
+    calls,
+    says,
+)
 from antiphon.core.envelope import seconds_between
 from tests.support.approval_desk import QUESTION, ApprovalDesk, approval_desk
 from tests.support.waiting import soon, wait_until
@@ -205,9 +216,9 @@ async def test_a_decision_with_what_it_does_not_take_is_refused(
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [
-        ({"tier": "interactive"}, 900.0),
-        ({"tier": "batch"}, 86_400.0),
-        ({"tier": "batch", "approval_seconds": 60}, 60.0),
+        ({"tier": "interactive"}, 60.0),
+        ({"tier": "interactive", "guards": [Deadlines(step=10, stage=5000, run=6000)]}, 900.0),
+        ({"tier": "interactive", "approval_seconds": 20}, 20.0),
         ({"approval_seconds": 60.5}, 60.5),
     ],
 )
@@ -226,6 +237,20 @@ async def test_what_nobody_decides_in_time_ends_the_turn(
         await desk.dana.decide(approval.approval_id, "approve")
     assert denied.value.reason == "decided"
     assert len(await desk.told(approval.channel_id, "approval.expired")) == 1
+
+
+@pytest.mark.parametrize(("options", "seconds"), [({}, 86_400.0), ({"approval_seconds": 60}, 60.0)])
+async def test_in_the_batch_tier_the_run_is_aborted(
+    desk: ApprovalDesk, options: dict[str, object], seconds: float
+) -> None:
+    approval = await desk.asked(tier="batch", **options)
+    assert approval.decide_by is not None
+    assert seconds_between(approval.since, approval.decide_by) == seconds
+    await desk.clock.advance(seconds + 0.01)
+    [row] = [each for each in await desk.hub.channels() if each.channel_id == approval.channel_id]
+    assert (row.status, row.close_reason, desk.paid) == ("closed", "aborted:approval_expired", [])
+    with pytest.raises(Denied, match="it expired before"):
+        await desk.dana.decide(approval.approval_id, "approve")
 
 
 async def test_in_the_regulated_tier_it_waits_on_and_its_people_are_reminded(desk: ApprovalDesk) -> None:

@@ -26,7 +26,9 @@ REGULATED = "regulated"
 ASKED_CALL = "ask"
 """The last part of the id of a call that a person is asked about."""
 
-WhenDue = Literal["abort", "remind"]
+WhenDue = Literal["end_turn", "abort", "remind"]
+WHEN_DUE: dict[str, WhenDue] = {"batch": "abort", REGULATED: "remind"}
+"""What happens in a tier when no person has decided in time. In the others the turn ends."""
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -69,7 +71,7 @@ class ApprovalRules(msgspec.Struct, frozen=True):
     """Whether the person whose message caused a turn may decide about its calls."""
     seconds: float | None = None
     """How long a call waits; None for ever."""
-    when_due: WhenDue = "abort"
+    when_due: WhenDue = "end_turn"
 
     def due_after(self, at: Instant) -> Instant:
         """When a request that is made now falls due; `NEVER` if it does not."""
@@ -83,7 +85,7 @@ def approval_rules(knobs: Json) -> ApprovalRules:
         _approvers_of(knobs.get("approvers")),
         _self_approval_of(knobs.get("self_approval")),
         _seconds_of(knobs.get("approval_seconds"), tier),
-        "remind" if tier == REGULATED else "abort",
+        WHEN_DUE.get(str(tier), "end_turn"),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from antiphon.core.approval_rules import approval_rules
-from antiphon.core.envelope import OPERATORS, Envelope, IdSource, Instant, Json, with_event_data
+from antiphon.core.envelope import NEVER, OPERATORS, Envelope, IdSource, Instant, Json, with_event_data
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.execution_events import (
     EV_APPROVAL_REQUESTED,
@@ -116,7 +116,8 @@ def _questioned(
         case Deny() as denial:
             return _denied(entry, denial)
         case Ask() as wanted if not entry.event_data.get("approved"):
-            return _held(HeldCall(wanted, entry), fold.state, work, at=at)
+            by = _decide_by(ruleset, fold, entry, at=at)
+            return _held(HeldCall(wanted, entry), fold.state, work, by=by)
         case Change(draft=changed):
             return _permitted(fold, with_event_data(entry, changed.event_data), work, ruleset=ruleset, at=at)
         case _:
@@ -139,24 +140,31 @@ def _permitted(
     said = ruleset.calls.permit(fold, dated_draft(call, fold.state, at=at))
     if not asks and isinstance(said, Envelope):  # by far the most common
         return (with_event_data(call, said.event_data) if said.event_data is not call.event_data else call,)
+    by = _decide_by(ruleset, fold, call, at=at)
     match said:
         case Envelope() as allowed:
-            return (_request_draft(entry, NOTHING_ASKED, allowed, state=fold.state, at=at),)
+            return (_request_draft(entry, NOTHING_ASKED, allowed, state=fold.state, by=by),)
         case HeldCall() as held if asks:
-            return (_request_draft(entry, held.wanted, held.draft, state=fold.state, at=at),)
+            return (_request_draft(entry, held.wanted, held.draft, state=fold.state, by=by),)
         case HeldCall() as held:
-            return _held(held, fold.state, work, at=at)
+            return _held(held, fold.state, work, by=by)
         case Deny() as denial:
             return _denied(call, denial)
 
 
-def _held(held: HeldCall, state: State, work: JournalBatch, *, at: Instant) -> tuple[Envelope, ...]:
+def _decide_by(ruleset: Ruleset, fold: Fold, call: Envelope, *, at: Instant) -> Instant:
+    """When a person has to have decided about a call that waits from now on; `NEVER` if at no time."""
+    rules, before = approval_rules(fold.state.knobs), ruleset.calls.decide_before(fold, call_position(call)[0])
+    return min((each for each in (rules.due_after(at), before) if each), default=NEVER)
+
+
+def _held(held: HeldCall, state: State, work: JournalBatch, *, by: Instant) -> tuple[Envelope, ...]:
     """What is recorded for a call that guards have a person asked about. No person is asked about a retry."""
     if held.draft.event_type == EV_CALL_RETRIED:
         return _denied(held.draft, Deny("policy", held.wanted.why, guard=held.wanted.guard))
     schema = work.parameters.get(call_position(held.draft)[1])
     request = _request_of(held.draft, {} if schema is None else schema(), state)
-    return (_request_draft(request, held.wanted, held.draft, state=state, at=at),)
+    return (_request_draft(request, held.wanted, held.draft, state=state, by=by),)
 
 
 def _denied(call: Envelope, denial: Deny) -> tuple[Envelope, ...]:
@@ -208,7 +216,7 @@ def _request_of(call: Envelope, parameters: Json, state: State) -> Envelope:
     return hub_draft(EV_APPROVAL_REQUESTED, data_of(request), cause=call.causation_id, audience=audience)
 
 
-def _request_draft(request: Envelope, wanted: Ask, call: Envelope, *, state: State, at: Instant) -> Envelope:
+def _request_draft(request: Envelope, wanted: Ask, call: Envelope, *, state: State, by: Instant) -> Envelope:
     """A request with what guards and the channel say about it: the arguments, why, who decides, and by when.
 
     The people that a guard names come before those of the tool, and these before those of the channel.
@@ -218,7 +226,7 @@ def _request_draft(request: Envelope, wanted: Ask, call: Envelope, *, state: Sta
         "args": _plain_json(call.event_data.get("args")),
         "why": "; ".join(filter(None, (str(data.get("why", "")), wanted.why))),
         "approvers": list(wanted.approvers) or data.get("approvers") or list(rules.approvers),
-        "decide_by": rules.due_after(at),
+        "decide_by": by,
         "guard": wanted.guard,
         **{name: call.event_data.get(name) for name in ("same", "most", "tokens")},
     }

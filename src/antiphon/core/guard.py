@@ -196,6 +196,15 @@ class PassesOver(Protocol[M_in]):
 
 
 @runtime_checkable
+class BoundsDecisions(Protocol[M_in]):
+    """Limits how long a call may wait for a person."""
+
+    def decide_before(self, memory: M_in, state: State, turn_id: str) -> Instant:
+        """When a decision about a call of this turn comes too late; `NEVER` if it never does."""
+        ...
+
+
+@runtime_checkable
 class Reviews(Protocol[M_in]):
     """May change what happens next."""
 

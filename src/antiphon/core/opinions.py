@@ -11,13 +11,14 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from antiphon.core.envelope import Envelope
+from antiphon.core.envelope import NEVER, Envelope, Instant
 from antiphon.core.event_data import Deny
 from antiphon.core.guard import (
     ALLOW,
     Allow,
     Answers,
     Ask,
+    BoundsDecisions,
     Change,
     ExplainsTasks,
     LedgerEntry,
@@ -132,6 +133,9 @@ class CallGuards:
         self._sharing = [each for each in sharing if not _is_asked_about_tasks(each[1])]
         self._task_permitters = [each for each in permitters if _is_asked_about_tasks(each[1])]
         self._task_sharing = [each for each in sharing if _is_asked_about_tasks(each[1])]
+        self._bounding = [
+            (slot, part) for slot, part, _ in parts if callable(getattr(type(part), "decide_before", None))
+        ]
         self._answering = [(slot, cast(Answers[object], part)) for slot, part, own in parts if own.answers]
         passing = [(slot, part) for slot, part in self._answering if isinstance(part, PassesOver)]
         self._passing = cast("list[tuple[int | None, PassesOver[object]]]", passing)
@@ -185,6 +189,12 @@ class CallGuards:
                 case _:
                     continue
         return draft
+
+    def decide_before(self, fold: Fold, turn_id: str) -> Instant:
+        """Until when a person can decide about a call of this turn; `NEVER` if guards do not limit that."""
+        bounds = ((slot, cast(BoundsDecisions[object], part)) for slot, part in self._bounding)
+        found = [part.decide_before(fold.memory_at(slot), fold.state, turn_id) for slot, part in bounds]
+        return min((at for at in found if at), default=NEVER)
 
     def asks(self, fold: Fold, draft: Envelope) -> Sequence[LedgerEntry]:
         """What ledgers are asked before this call leaves."""

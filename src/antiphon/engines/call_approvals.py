@@ -1,7 +1,8 @@
 """Which tool calls a person decides about before they leave, because their tool or their agent says so.
 
 Rule 1: the function that says whether is user code. A person is asked unless it returns False: also if it fails.
-Rule 2: a call that has left before, or that a person was asked about, is not asked about again.
+Rule 2: a call that will be answered with the result of an earlier one does not leave, and nobody is asked.
+Rule 3: a call that has left before, or that a person was asked about, is not asked about again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from antiphon.core.envelope import Json
 from antiphon.core.execution_events import ApprovalRequested
 from antiphon.core.text import describe, describe_error
 from antiphon.engines.journal import TurnJournal
+from antiphon.engines.once_calls import has_result
 from antiphon.engines.prepared_calls import PreparedCall, call_started
 from antiphon.engines.user_code import run_contained
 from antiphon.hub.clock import DeadlineExceeded
@@ -31,14 +33,18 @@ MAX_RECORDED_SCHEMA_BYTES = 16 * 1024
 
 async def approval_requests(journal: TurnJournal, leaving: Iterable[PreparedCall]) -> list[ApprovalRequested]:
     """The requests for those of these calls that a person decides about."""
-    return [
-        _request(journal, each, why)
-        for each in leaving
-        if not each.in_flight
-        and each.tool.protections.approval is not False
-        and journal.calls.record(each.wanted.index).requested is None
-        and (why := await _why_approval(journal, each)) is not None
-    ]
+    requests: list[ApprovalRequested] = []
+    for each in leaving:
+        record, options = journal.calls.record(each.wanted.index), each.tool.protections
+        if each.in_flight or options.approval is False or record.requested is not None:
+            continue
+        if options.once and await has_result(journal, each):
+            journal.answered.add(each.wanted.index)
+            continue
+        why = await _why_approval(journal, each)
+        if why is not None:
+            requests.append(_request(journal, each, why))
+    return requests
 
 
 def note_parameters(journal: TurnJournal, leaving: Iterable[PreparedCall]) -> None:

@@ -108,6 +108,8 @@ class TurnJournal:
         self.calls = RecordedCalls()
         self.parameters: dict[int, Callable[[], Json]] = {}
         """What gives the schemas of the arguments of tool calls, by position, for people whom guards have asked."""
+        self.answered: set[int] = set()
+        """The calls about which no person was asked, because an earlier call has their result."""
         self._pending: list[Envelope] = []
         self._warned: set[tuple[str, str]] = set()
         self.given_tasks: set[str] = set()

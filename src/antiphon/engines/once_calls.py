@@ -110,6 +110,22 @@ async def is_registered(journal: TurnJournal, ready: PreparedCall) -> bool:
     return await is_registered_in(log, registration.digest, registration.position)
 
 
+async def has_result(journal: TurnJournal, ready: PreparedCall) -> bool:
+    """Whether an earlier call that is the same has a result, with which this one will be answered."""
+    registration = _registration_of(journal, ready)
+    log = await registration.find_log()
+    for number in count():
+        wanted = registration_id(registration.digest, number)
+        found = (await log.log.deps.store.find(log.state.channel_id, [wanted])).get(wanted)
+        if found is None:
+            return False
+        holder = as_type(found.event_data, OnceRegistered)
+        first = await look_at_first(journal.run.environment.channels, holder)
+        if first.status != "failed":
+            return first.status == "done" and _position_of(holder) != registration.position
+    raise AssertionError("count() does not end")
+
+
 async def is_registered_in(log: LiveChannel, digest: str, position: CallPosition) -> bool:
     """Whether a call is registered in this log as one that runs."""
     store = log.log.deps.store

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from antiphon.agents.call_results import NO_USAGE, NotDone, ToolOutcome, ToolResult
+from antiphon.agents.call_results import NO_USAGE, NotDone, ToolOutcome, ToolResult, failed_result
 from antiphon.agents.progress import CallDenied, CallTool, SettledHandoffs
 from antiphon.agents.signature import INJECT_CHANNEL, INJECT_CONTEXT
 from antiphon.agents.turn_channel import CallerContext, TurnChannel, merge_context_changes
@@ -49,6 +49,8 @@ from antiphon.engines.tool_invocation import InjectedValues, call_tool, late_res
 from antiphon.engines.tracing import CallSpan
 from antiphon.hub.clock import DeadlineExceeded, Timeout, shorter_time
 from antiphon.hub.known_secrets import redact_text
+
+NO_LONGER_KNOWN = "Not called: an earlier call with the same values has had a result, which is gone. Call it again."
 
 
 async def resolve_tool_calls(journal: TurnJournal, wanted: Sequence[CallTool]) -> SettledHandoffs:
@@ -253,6 +255,8 @@ class _CallBatch:
                     await self._journal.write()
                 return found
             registered = await register_once(self._journal, ready, behind=registered.behind)
+        if ready.wanted.index in self._journal.answered:  # the earlier result was erased meanwhile
+            return _keep_outcome(self._journal, ready, ToolOutcome(failed_result(NO_LONGER_KNOWN)))
         return registered
 
 

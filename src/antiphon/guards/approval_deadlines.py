@@ -6,6 +6,7 @@ Rule 2: it holds through a restart: one that has passed by then is noticed once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -15,6 +16,7 @@ import msgspec
 from antiphon.core.approval_rules import ApprovalRules, WhenDue, asked_call_id, decision_id_of
 from antiphon.core.envelope import Envelope
 from antiphon.core.event_data import data_of
+from antiphon.core.events import EV_CHANNEL_CLOSED
 from antiphon.core.execution_events import (
     EV_APPROVAL_EXPIRED,
     EV_APPROVAL_REMINDED,
@@ -22,8 +24,12 @@ from antiphon.core.execution_events import (
     ApprovalReminded,
 )
 from antiphon.core.guard import Deadline
-from antiphon.core.state import State, Turn
+from antiphon.core.state import RelatedFact, State, Turn
 from antiphon.core.step import hub_draft, turn_audience
+from antiphon.guards.counted_calls import is_task
+
+ABORTED_BY_EXPIRY = "aborted:approval_expired"
+"""Why a channel ends in which no person has decided in time, in a tier that aborts then."""
 
 
 class ApprovalDeadlines(msgspec.Struct, frozen=True):
@@ -32,7 +38,14 @@ class ApprovalDeadlines(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "approval_deadlines"
     seconds: float
     """Until the next reminder."""
-    when_due: WhenDue = "abort"
+    when_due: WhenDue = "end_turn"
+    hears: ClassVar[frozenset[str]] = frozenset({EV_APPROVAL_EXPIRED})
+
+    def notice(self, memory: object, state: State, envelope: Envelope) -> Sequence[RelatedFact]:
+        """Where nobody waits for the answer, the run is over, and what it has done is undone."""
+        if self.when_due != "abort" or envelope.event_type != EV_APPROVAL_EXPIRED or is_task(state):
+            return ()
+        return (RelatedFact(EV_CHANNEL_CLOSED, {"reason": ABORTED_BY_EXPIRY}),)
 
     def due(self, memory: object, state: State) -> Deadline | None:
         waiting = [

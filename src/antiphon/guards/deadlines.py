@@ -21,7 +21,16 @@ from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from antiphon.core.envelope import OPERATORS, Envelope, Instant, Json, add_seconds, seconds_between, with_event_data
+from antiphon.core.envelope import (
+    NEVER,
+    OPERATORS,
+    Envelope,
+    Instant,
+    Json,
+    add_seconds,
+    seconds_between,
+    with_event_data,
+)
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import Deny, data_of
 from antiphon.core.execution_events import (
@@ -179,6 +188,11 @@ class Deadlines(msgspec.Struct, frozen=True):
         """When the time of a turn is over, its own or that of its run; None if it is not limited."""
         turn, run = memory.turn(turn_id), self._run_deadline(memory, state)
         return run if turn is None else _earlier(self._layer("stage", turn.since), run)
+
+    def decide_before(self, memory: RunTimes, state: State, turn_id: str) -> Instant:
+        """Until when a person can decide about a call of this turn, where waiting moves no deadline."""
+        first = None if self.moves else self.first_deadline(memory, state, turn_id)
+        return NEVER if first is None else first.at
 
     def _run_deadline(self, memory: RunTimes, state: State) -> LayerDeadline | None:
         """When the time of the run is over, also that of the turn that has given this task."""
