@@ -1,7 +1,7 @@
 """Which tool calls a person decides about before they leave, because their tool or their agent says so.
 
 Rule 1: the function that says whether is user code. A person is asked unless it returns False: also if it fails.
-Rule 2: a call that will be answered with the result of an earlier one does not leave, and nobody is asked.
+Rule 2: a call that will be answered with the result of an earlier one needs no approval: it does not leave.
 Rule 3: a call that has left before, or that a person was asked about, is not asked about again.
 """
 

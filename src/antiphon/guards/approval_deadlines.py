@@ -42,7 +42,7 @@ class ApprovalDeadlines(msgspec.Struct, frozen=True):
     hears: ClassVar[frozenset[str]] = frozenset({EV_APPROVAL_EXPIRED})
 
     def notice(self, memory: object, state: State, envelope: Envelope) -> Sequence[RelatedFact]:
-        """Where nobody waits for the answer, the run is over, and what it has done is undone."""
+        """In the batch tier the run ends, and what it has done is undone."""
         if self.when_due != "abort" or envelope.event_type != EV_APPROVAL_EXPIRED or is_task(state):
             return ()
         return (RelatedFact(EV_CHANNEL_CLOSED, {"reason": ABORTED_BY_EXPIRY}),)
