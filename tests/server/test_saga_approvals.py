@@ -11,7 +11,7 @@ from tests.support.served_hub import ServedHub, poll_until, served_hub
 from tests.support.waiting import wait_until
 
 
-async def stuck(here: ServedHub) -> Channel:
+async def stuck(here: ServedHub, **knobs: object) -> Channel:
     """A run whose compensation is known nowhere."""
 
     @tool(compensate="nowhere_to_be_found")
@@ -21,7 +21,7 @@ async def stuck(here: ServedHub) -> Channel:
     model = ScriptedModel([calls("make", {"what": "a"}), says("Made.")])
     await here.hub.register(Agent("maker", model=model, tools=[make]))
     bea = await here.hub.register("bea", kind="human")
-    channel = await bea.open(target="maker", say="Make")
+    channel = await bea.open(target="maker", say="Make", knobs=knobs)
     await wait_until(lambda: channel.state.turn_count == 2)
     await channel.abort()
     await wait_until(lambda: bool(saga_memory_of(channel._live.fold).stuck))
@@ -50,3 +50,15 @@ async def test_an_operator_lists_what_is_stuck_and_decides(decision: str, record
         assert statuses == ["stuck", recorded]
         again = await operator.post(path, json=choice)
         assert (again.status_code, again.json()["error"]["reason"]) == (409, "decided")
+
+
+async def test_a_person_that_the_channel_names_sees_what_is_stuck_and_decides() -> None:
+    async with served_hub() as here:
+        await stuck(here, approvers=["fay"])
+        scopes = set(KEY_SCOPES) - {"operate"}
+        person, other = await here.known("fay", *scopes), await here.known("gus", *scopes)
+        assert (await other.get("/approvals")).json()["approvals"] == []
+        [waiting] = (await person.get("/approvals")).json()["approvals"]
+        path, choice = f"/approvals/{waiting['approval_id']}", {"decision": "reject", "digest": waiting["digest"]}
+        assert (await other.post(path, json=choice)).status_code == 404
+        assert (await person.post(path, json=choice)).status_code == 200

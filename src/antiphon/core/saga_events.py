@@ -80,6 +80,8 @@ class SagaCompensation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The person who decided, if one had to."""
     until: Instant = NEVER
     """The end of the pause before the next attempt."""
+    approvers: list[str] = []
+    """The people and roles that may decide, where a guard or the tool names them."""
 
 
 class SagaFinished(msgspec.Struct, frozen=True):

@@ -105,6 +105,8 @@ class SagaStep(msgspec.Struct, frozen=True):
     was_stuck: bool = False
     by: str = ""
     """Who has decided that it is tried again, and so allows it."""
+    approvers: tuple[str, ...] = ()
+    """The people and roles that may decide while it is stuck, where a guard or its tool names them."""
 
 
 SagaSteps = dict[str, SagaStep]
@@ -139,6 +141,7 @@ def _compensated(step: SagaStep, event: SagaCompensation, sequence: int) -> Saga
         changed=sequence,
         by=event.by if event.status == "pending" else step.by,
         was_stuck=step.was_stuck or event.status == "stuck",
+        approvers=tuple(event.approvers),
     )
 
 

@@ -22,7 +22,7 @@ from antiphon.engines.journal import TurnJournal
 from antiphon.engines.once_calls import has_result
 from antiphon.engines.prepared_calls import PreparedCall, call_started
 from antiphon.engines.user_code import run_contained
-from antiphon.hub.clock import DeadlineExceeded
+from antiphon.hub.clock import DeadlineExceeded, TimerQueue
 from antiphon.hub.known_secrets import redact_text
 
 logger = logging.getLogger("antiphon.engine")
@@ -41,7 +41,7 @@ async def approval_requests(journal: TurnJournal, leaving: Iterable[PreparedCall
         if options.once and await has_result(journal, each):
             journal.answered.add(each.wanted.index)
             continue
-        why = await _why_approval(journal, each)
+        why = await _why_approval_of(journal, each)
         if why is not None:
             requests.append(_request(journal, each, why))
     return requests
@@ -74,21 +74,25 @@ def _request(journal: TurnJournal, ready: PreparedCall, why: str) -> ApprovalReq
     )
 
 
-async def _why_approval(journal: TurnJournal, ready: PreparedCall) -> str | None:
-    """Why a person decides about this call; None if the tool needs that of no call, or not of this one."""
-    tool, run = ready.tool, journal.run
+async def _why_approval_of(journal: TurnJournal, ready: PreparedCall) -> str | None:
+    run = journal.run
+    return await why_approval(ready.tool, ready.wanted.call.args, run.caller(ready.wanted.path), timers=run.timers)
+
+
+async def why_approval(tool: Tool, given: Json, caller: str, *, timers: TimerQueue) -> str | None:
+    """Why a person decides about a call of this tool; None if the tool needs that of no call, or not of this one."""
     wanted = tool.protections.approval
     if isinstance(wanted, bool):
-        return f"{tool.name} needs approval"
-    args = filled_arguments(tool, ready.wanted.call.args)
+        return f"{tool.name} needs approval" if wanted else None
+    args = filled_arguments(tool, given)
 
     async def ask() -> object:
         answer: object = wanted(args)
         return await answer if inspect.isawaitable(answer) else answer
 
-    name = f"the approval of tool {tool.name!r} of {run.caller(ready.wanted.path)}"
+    name = f"the approval of tool {tool.name!r} of {caller}"
     try:
-        async with run.timers.within(tool.timeout or DEFAULT_TOOL_SECONDS):
+        async with timers.within(tool.timeout or DEFAULT_TOOL_SECONDS):
             answer = await run_contained(ask, name, wanted)
     except DeadlineExceeded as error:
         return _unknown(tool, name, f"it did not return in time: {error}")

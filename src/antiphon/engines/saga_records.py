@@ -44,12 +44,21 @@ class CompensationMove(msgspec.Struct, frozen=True):
     why: str = ""
     until: Instant = NEVER
     by: str = ""
+    approvers: tuple[str, ...] = ()
 
 
 def move_draft(channel_id: str, step: SagaStep, move: CompensationMove) -> Envelope:
     """The draft of a move. Its id makes it the same draft however often it is offered."""
     event = SagaCompensation(
-        step.step, step.comp_name, step.order, step.attempt, move.status, move.why, move.by, move.until
+        step.step,
+        step.comp_name,
+        step.order,
+        step.attempt,
+        move.status,
+        move.why,
+        move.by,
+        move.until,
+        list(move.approvers),
     )
     draft = hub_draft(EV_SAGA_COMPENSATION, data_of(event), audience=[OPERATORS])
     parts = step.step, move.status, str(step.attempt), str(step.changed)
@@ -74,6 +83,8 @@ class StartCompensation(msgspec.Struct):
     ready: PreparedCompensation
     epoch: int
     new_id: IdSource
+    question: Ask | None = None
+    """What its tool wants a person asked about this call."""
     refusal: str = ""
     """Why it does not leave; "" if it does."""
     args: Json | None = None
@@ -90,11 +101,16 @@ class StartCompensation(msgspec.Struct):
         ready, channel_id = self.ready, fold.state.channel_id
         call = self._call_draft()
         stamped = stamp_draft(call, fold.state, at=max(at, fold.state.updated_at), new_id=self.new_id)
-        match ruleset.calls.permit_compensation(fold, stamped):
+        permission = ruleset.calls.permit_compensation(fold, stamped)
+        if self.question is not None and isinstance(permission, Envelope):
+            permission = self.question
+        approvers: tuple[str, ...] = ()
+        match permission:
             case Deny(reason=reason):
                 self.refusal = reason
-            case Ask():
+            case Ask(approvers=named):
                 self.refusal = APPROVAL
+                approvers = named or (() if self.question is None else self.question.approvers)
             case Envelope(event_data=data):
                 changed = data.get("args")
                 self.refusal, self.args = "", changed if isinstance(changed, dict) else ready.args
@@ -102,7 +118,7 @@ class StartCompensation(msgspec.Struct):
                 return (move_draft(channel_id, ready.step, CompensationMove("running")), leaving)
         if self.refusal == BREAKER_OPEN:
             return ()
-        return (move_draft(channel_id, ready.step, CompensationMove("stuck", self.refusal)),)
+        return (move_draft(channel_id, ready.step, CompensationMove("stuck", self.refusal, approvers=approvers)),)
 
     def _call_draft(self) -> Envelope:
         ready, step = self.ready, self.ready.step

@@ -23,6 +23,7 @@ from antiphon.core.codec import copy_json, plain_data
 from antiphon.core.envelope import NEVER, Envelope, Instant, add_seconds
 from antiphon.core.errors import OutcomeUnknown, StoreUnavailable
 from antiphon.core.execution_events import EV_CALL_FAILED, EV_CALL_FINISHED, CallFailed, CallFinished
+from antiphon.core.guard import Ask
 from antiphon.core.saga_events import EV_SAGA_CLAIMED, EV_SAGA_FINISHED, SagaClaimed, SagaFinished
 from antiphon.core.sagas import (
     COMPENSATION_TURN,
@@ -35,6 +36,7 @@ from antiphon.core.sagas import (
     retry_pause,
 )
 from antiphon.core.step import journal_draft
+from antiphon.engines.call_approvals import why_approval
 from antiphon.engines.environment import TurnEnvironment
 from antiphon.engines.saga_calls import SagaCalls, UndoneCall
 from antiphon.engines.saga_records import (
@@ -137,7 +139,7 @@ class SagaRun:
         if ready.step.status != "running":
             if self.live.log.deps.store.caps.many_hubs:
                 await self._pause_until(call.running_until)  # another process may not know yet that the run has ended
-            started = await self._start(ready)
+            started = await self._start(ready, await self._question(ready, tool))
             if started is None:
                 return False
             if isinstance(started, str):
@@ -149,14 +151,25 @@ class SagaRun:
         await self._record_outcome(ready, tool, await self._attempt(ready, tool))
         return True
 
-    async def _start(self, ready: PreparedCompensation) -> PreparedCompensation | str | None:
+    async def _question(self, ready: PreparedCompensation, tool: Tool) -> Ask | None:
+        """What a person is asked because the tool wants that; None if one has allowed it, or need not be asked."""
+        if ready.step.by:
+            return None
+        why = await why_approval(tool, ready.args, self._caller, timers=self.timers)
+        return None if why is None else Ask(why, tool.protections.approvers)
+
+    @property
+    def _caller(self) -> str:
+        return f"the run in channel {self.live.state.channel_id}"
+
+    async def _start(self, ready: PreparedCompensation, question: Ask | None) -> PreparedCompensation | str | None:
         """The compensation as it leaves, or why a person decides; None if the hub closes before it can leave."""
         clock = self.environment.clock
         await self._pause_until(ready.step.until)
         step = replace(ready.step, attempt=ready.step.attempt + 1)
         draft = move_draft(self.live.state.channel_id, step, CompensationMove("running"))
         while not self.stopping.is_set():
-            plan = StartCompensation(replace(ready, step=step), self.epoch, self.environment.new_id)
+            plan = StartCompensation(replace(ready, step=step), self.epoch, self.environment.new_id, question)
             await self._submit(plan, draft)
             if plan.refusal != BREAKER_OPEN:
                 args = ready.args if plan.args is None else plan.args
@@ -167,7 +180,7 @@ class SagaRun:
     async def _attempt(self, ready: PreparedCompensation, tool: Tool) -> ToolResult | FailedAttempt:
         """Call it, in its own time."""
         context = copy_json(self.live.state.context_vars)
-        given = InjectedValues(None, context, ready.key, f"the run in channel {self.live.state.channel_id}")
+        given = InjectedValues(None, context, ready.key, self._caller)
         try:
             arguments: Mapping[str, object] = bind_arguments(tool, ready.args)
             async with self.timers.within(self.attempt_seconds()):

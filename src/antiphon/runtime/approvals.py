@@ -67,7 +67,7 @@ async def _stored_channel_approvals(store: Store, channel_id: str) -> list[Appro
         state = evolve(state, envelope)
     if not state.sequence:
         raise UnknownChannel(channel_id)
-    return await compensations_in(channel_id, read) if state.ended else await approvals_in(state, read)
+    return await compensations_in(store, channel_id) if state.ended else await approvals_in(state, read)
 
 
 async def approvals_of(core: HubCore, channel_id: str | None = None) -> list[Approval]:

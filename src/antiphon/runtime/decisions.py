@@ -47,8 +47,10 @@ async def decide_approval(
     """Record a person's decision about what waits under this id; `Denied` if it is not theirs, or not the first."""
     core.check_open()
     if is_compensation_id(approval_id):
-        wanted = ApprovalDecided(approval_id, choice.decision, by, choice.reason, choice.digest or "")
-        return await decide_compensation(core, wanted, kind=kind)
+        if choice.args is not None and choice.decision != "edit":
+            raise UsageError("args belongs to 'edit', which changes a call before it leaves; leave it out")
+        wanted = ApprovalDecided(approval_id, choice.decision, by, choice.reason or choice.text or "", "")
+        return await decide_compensation(core, wanted, kind=kind, digest=choice.digest)
     _check_decision(choice)
     waiting = await find_waiting_item(core, approval_id)
     try:

@@ -12,24 +12,25 @@ from dataclasses import replace
 
 import msgspec
 
-from antiphon.core.approval_rules import Approval, approval_rules, decision_id_of
+from antiphon.core.approval_rules import REGULATED, Approval, approval_rules, decision_id_of
 from antiphon.core.codec import digest_of
 from antiphon.core.envelope import CHANNEL_ID_PATTERN, HUB, NEVER, OPERATORS, Envelope, IdSource, Instant, Json
 from antiphon.core.errors import Denied, RulesInvalid, UnknownApproval, UnknownChannel, UsageError
 from antiphon.core.event_data import Deny, data_of, event_of
+from antiphon.core.events import ChannelCreated
 from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, CallFailed, CallStarted
 from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.saga_events import EV_SAGA_COMPENSATION, SAGA_STRUCTS, SagaCompensation
-from antiphon.core.sagas import COMPENSATION_TURN, SagaStep, SagaSteps, next_status, steps_of
+from antiphon.core.sagas import COMPENSATION_TURN, CallRef, SagaStep, SagaSteps, next_status, steps_of
 from antiphon.core.state import ENDED_STATUSES
 from antiphon.core.step import Admitted, hub_draft, record_all
 from antiphon.core.text import describe
 from antiphon.guards.saga import saga_memory_of
 from antiphon.hub.live import LiveChannel
-from antiphon.runtime.approvers import HUMAN_KIND
+from antiphon.runtime.approvers import HUMAN_KIND, is_named_approver
 from antiphon.runtime.arguments import check_text_argument
 from antiphon.runtime.core import HubCore
-from antiphon.store.paging import ReadLogPage, all_envelopes, channel_rows, log_page_reader
+from antiphon.store.paging import all_envelopes, channel_rows, log_page_reader
 from antiphon.store.protocol import Store
 
 COMPENSATION = "compensation"
@@ -47,6 +48,9 @@ class _SagaFacts(msgspec.Struct):
     errors: dict[int, str] = {}
     since: dict[int, Instant] = {}
     """When each event of a compensation was recorded, by its sequence."""
+    undone: dict[CallRef, Json] = {}
+    """The arguments of the calls that can be undone."""
+    knobs: Json = {}
 
 
 def is_compensation_id(approval_id: object) -> bool:
@@ -74,24 +78,37 @@ async def channel_compensations(live: LiveChannel) -> list[Approval]:
     memory = saga_memory_of(live.fold)
     if not memory.is_owed or not memory.stuck:
         return []
-    return await compensations_in(live.state.channel_id, live.read)
+    return await compensations_in(live.log.deps.store, live.state.channel_id)
 
 
 async def stored_compensations(store: Store) -> list[Approval]:
     """The same for all channels of a store that is only read."""
     found: list[Approval] = []
     for channel_id in await stored_stuck_channels(store):
-        found += await compensations_in(channel_id, log_page_reader(store, channel_id))
+        found += await compensations_in(store, channel_id)
     return found
 
 
-async def compensations_in(channel_id: str, read: ReadLogPage) -> list[Approval]:
-    """The compensations that wait for a person, as a log says."""
+async def compensations_in(store: Store, channel_id: str) -> list[Approval]:
+    """The compensations that wait for a person, as the log of a run says."""
     facts = _SagaFacts()
-    async for envelope in all_envelopes(read):
-        if envelope.sender_id == HUB:
+    await _note_facts(facts, store, channel_id, of=channel_id)
+    stuck = [step for step in facts.steps.values() if step.status == "stuck"]
+    for task in {step.call.channel for step in stuck} - {channel_id}:
+        await _note_facts(facts, store, task, of=channel_id)
+    return [_approval_of(channel_id, step, facts) for step in stuck]
+
+
+async def _note_facts(facts: _SagaFacts, store: Store, channel_id: str, *, of: str) -> None:
+    """Take in the log of a run, or of a task of it: of that only what its calls were called with."""
+    async for envelope in all_envelopes(log_page_reader(store, channel_id)):
+        if envelope.sender_id != HUB:
+            continue
+        event = event_of(envelope)
+        if isinstance(event, CallStarted) and event.turn != COMPENSATION_TURN and event.args is not None:
+            facts.undone[CallRef(channel_id, event.turn, event.index)] = event.args
+        elif channel_id == of:
             _note_fact(facts, envelope)
-    return [_approval_of(channel_id, step, facts) for step in facts.steps.values() if step.status == "stuck"]
 
 
 def _note_fact(facts: _SagaFacts, envelope: Envelope) -> None:
@@ -102,6 +119,8 @@ def _note_fact(facts: _SagaFacts, envelope: Envelope) -> None:
             facts.started[event.index] = event
         case CallFailed(turn=turn, error=error) as event if turn == COMPENSATION_TURN:
             facts.errors[event.index] = error
+        case ChannelCreated(knobs=knobs):
+            facts.knobs = knobs
         case SagaCompensation():
             facts.since[envelope.sequence] = envelope.created_at
         case _:
@@ -117,12 +136,13 @@ def _approval_of(channel_id: str, step: SagaStep, facts: _SagaFacts) -> Approval
         COMPENSATION,
         step.call.turn.partition("/")[2] if call is None else call.agent,
         step.comp_name,
-        {} if call is None else call.args or {},
+        facts.undone.get(step.call, {}) if call is None else call.args or {},
         f"{step.why}: {error}" if error else step.why,
         digest_of([channel_id, step.step, step.changed]),
         None,
         list(COMPENSATION_DECISIONS),
         step.call.turn,
+        approvers=list(step.approvers or approval_rules(facts.knobs).approvers),
         since=facts.since.get(step.changed, NEVER),
     )
 
@@ -147,7 +167,9 @@ class RecordCompensationDecision(msgspec.Struct, frozen=True):
         return record_all(fold, drafts, ruleset=ruleset, at=at, new_id=self.new_id)
 
 
-async def decide_compensation(core: HubCore, wanted: ApprovalDecided, *, kind: str) -> ApprovalDecided:
+async def decide_compensation(
+    core: HubCore, wanted: ApprovalDecided, *, kind: str, digest: str | None
+) -> ApprovalDecided:
     """Record what a person wants done about a compensation; `Denied` if it is not theirs to say, or not the first."""
     word = SAME_DECISIONS.get(wanted.decision, wanted.decision)
     if word not in COMPENSATION_DECISIONS:
@@ -156,7 +178,7 @@ async def decide_compensation(core: HubCore, wanted: ApprovalDecided, *, kind: s
     check_text_argument(wanted.reason, "reason", "a text")
     live = await _find_channel(core, wanted.approval_id)
     try:
-        await _record(core, live, msgspec.structs.replace(wanted, decision=word), kind=kind)
+        await _record(core, live, msgspec.structs.replace(wanted, decision=word), kind=kind, digest=digest)
     except Denied as denied:
         data: Json = {"approval_id": wanted.approval_id}
         draft = Envelope("", denied.channel_id, wanted.by, None, EV_APPROVAL_DECIDED, data)
@@ -175,18 +197,21 @@ async def _find_channel(core: HubCore, approval_id: str) -> LiveChannel:
         raise UnknownApproval(approval_id) from None
 
 
-async def _record(core: HubCore, live: LiveChannel, wanted: ApprovalDecided, *, kind: str) -> None:
+async def _record(core: HubCore, live: LiveChannel, wanted: ApprovalDecided, *, kind: str, digest: str | None) -> None:
     channel_id, by = live.state.channel_id, wanted.by
     if kind != HUMAN_KIND:
         raise Denied("not_a_person", channel_id, f"{by!r} is of kind {kind!r}; only a person (kind human) decides")
-    approvers = approval_rules(live.state.knobs).approvers
-    if approvers and {by, *(core.directory.find(by).roles or ())}.isdisjoint(approvers):
+    found = next((each for each in await channel_compensations(live) if each.approval_id == wanted.approval_id), None)
+    approvers = approval_rules(live.state.knobs).approvers if found is None else found.approvers
+    if approvers and not is_named_approver(core, approvers, name=by):
         who = ", ".join(approvers)
         raise Denied("not_an_approver", channel_id, f"{by!r} may not decide this; those may: {who}")
-    found = next((each for each in await channel_compensations(live) if each.approval_id == wanted.approval_id), None)
+    if live.state.knobs.get("tier") == REGULATED and by == live.state.creator_id:
+        why = "the run was started by that person; another person may"
+        raise Denied("not_an_approver", channel_id, f"{by!r} may not decide this: {why}")
     if found is None:
         raise await _refusal(core, channel_id, wanted.approval_id)
-    if wanted.digest and wanted.digest != found.digest:
+    if digest is not None and digest != found.digest:
         advice = "look at hub.approvals() again, and decide on what waits now"
         raise Denied("stale_decision", channel_id, f"the digest is not that of {found.approval_id!r}; {advice}")
     decided = msgspec.structs.replace(wanted, digest=found.digest)

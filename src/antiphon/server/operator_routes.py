@@ -23,7 +23,7 @@ from antiphon.runtime.approvals import (
 from antiphon.runtime.approvers import HUMAN_KIND, is_named_approver
 from antiphon.runtime.decisions import PersonDecision, first_decision
 from antiphon.runtime.decisions import decide_approval as decided_by
-from antiphon.runtime.saga_approvals import is_compensation_id, stuck_compensations
+from antiphon.runtime.saga_approvals import COMPENSATION, is_compensation_id, stuck_compensations
 from antiphon.runtime.turn_control import APPROVAL_DECISIONS, REJECT, WaitingItem
 from antiphon.server.api_keys import Key, NewKeyOptions, check_key_id
 from antiphon.server.app import RequestContext, page_bytes_of
@@ -57,7 +57,11 @@ async def _approvals_elsewhere(ctx: RequestContext) -> list[Approval]:
     if not core.directory.knows(name) or core.directory.find(name).kind != HUMAN_KIND:
         return []
     waiting = [each for each in await approvals_of(core) if is_named_approver(core, each.approvers, name=name)]
-    return [each for each in waiting if name not in (await core.live(each.channel_id)).state.participants]
+    return [
+        each
+        for each in waiting
+        if each.kind == COMPENSATION or name not in (await core.live(each.channel_id)).state.participants
+    ]
 
 
 async def decide(ctx: RequestContext) -> Decided:
@@ -83,10 +87,12 @@ async def decide(ctx: RequestContext) -> Decided:
 
 
 async def _decide_compensation(ctx: RequestContext, approval_id: str, choice: Choice) -> Decided:
-    """Decide about a compensation that is stuck, as an operator."""
-    if not ctx.principal.may("operate"):
-        raise UnknownApproval(approval_id)
+    """Decide about a compensation that is stuck, as an operator or as one of its approvers."""
     core, by = ctx.hub.core, ctx.principal.name
+    if not ctx.principal.may("operate") and approval_id not in {
+        each.approval_id for each in await stuck_compensations(core) if is_named_approver(core, each.approvers, name=by)
+    }:
+        raise UnknownApproval(approval_id)
     kind = core.directory.find(by).kind
     decided = await decided_by(core, approval_id, _person_decision(choice), by=by, kind=kind)
     return Decided(approval_id, decided.decision, by)
