@@ -96,7 +96,8 @@ class Guard(Protocol):
 
     A class may have a `version: ClassVar[int]`. Raise it when `evolve` folds old logs to other values: it is part of
     `Ruleset.version`, so that old snapshots are not used. It may have `hears: ClassVar[frozenset[str]]`, the event
-    types that `evolve` and `notice` are called with; without it they are called with every envelope.
+    types that `evolve` and `notice` are called with; without it they are called with every envelope. `notes` names
+    those of `notice`, if they are others.
     """
 
     @property

@@ -5,7 +5,7 @@ Rule 1: that is a matter of their classes, so each class is looked at once: chec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -99,17 +99,22 @@ def opinions_of(part: object) -> Opinions:
 
 
 def by_event_type(
-    parts: Sequence[tuple[Slot, Part]],
+    parts: Sequence[tuple[Slot, Part]], *said_in: str
 ) -> tuple[dict[str, Hearing[Slot, Part]], Hearing[Slot, Part]]:
     """Which parts of a ruleset hear of an envelope: by its type, and of types that none of them names.
 
-    A part without `hears` hears of all.
+    A part names them in the first of these attributes that it has as a set: one without any hears of all.
     """
-    heard = [(each, getattr(each[1], "hears", None)) for each in parts]
+    heard = [(each, _types_in(each[1], said_in)) for each in parts]
     others = tuple(each for each, types in heard if types is None)
     named = frozenset().union(*(types for _, types in heard if types is not None))
     listed = {name: tuple(each for each, types in heard if types is None or name in types) for name in sorted(named)}
     return listed, others
+
+
+def _types_in(part: object, said_in: Sequence[str]) -> Set[str] | None:
+    said: list[object] = [getattr(part, name, None) for name in said_in]
+    return next((types for types in said if isinstance(types, Set)), None)
 
 
 class HeldCall(NamedTuple):

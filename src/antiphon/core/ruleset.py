@@ -202,7 +202,7 @@ class Ruleset:
         ]
         """The parts that have a memory, in the order of `Fold.memories`."""
         slots = {id(part): place for place, part in enumerate(self.remembering)}
-        self._hearing, self._hearing_all = by_event_type(list(enumerate(self.remembering)))
+        self._hearing, self._hearing_all = by_event_type(list(enumerate(self.remembering)), "hears")
         self._adapter_slot = slots.get(id(adapter))
         # The adapter last: what it judges is a draft that every guard admits.
         asked = [(slots.get(id(part)), part, own) for part, own in zip(parts, opinions, strict=True)]
@@ -211,7 +211,7 @@ class Ruleset:
         self._reviewers = [(slot, cast(Reviews[object], part)) for slot, part, own in asked if own.reviews]
         self.calls = CallGuards(asked)
         self._noticing, self._noticing_all = by_event_type(
-            [(slot, cast(Notices[object], part)) for slot, part, own in asked if own.notices]
+            [(slot, cast(Notices[object], part)) for slot, part, own in asked if own.notices], "notes", "hears"
         )
         self.noticing = bool(self._noticing or self._noticing_all)
         """Whether any guard has something recorded because of an envelope."""

@@ -48,6 +48,8 @@ class ApprovalDeadlines(msgspec.Struct, frozen=True):
         return (RelatedFact(EV_CHANNEL_CLOSED, {"reason": ABORTED_BY_EXPIRY}),)
 
     def due(self, memory: object, state: State) -> Deadline | None:
+        if all(not turn.decide_by for turn in state.owed):
+            return None
         waiting = [
             (at, turn, index) for turn in state.owed if turn.decide_by for index, at in turn.asked_until.items() if at
         ]

@@ -84,8 +84,9 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, dict
     name: ClassVar[str] = "budget"
     memory: ClassVar[type] = Spending
     hears: ClassVar[frozenset[str]] = (
-        START_TYPES | OUTCOME_TYPES | SPEECH_TYPES | {EV_BUDGET_CHANGED, EV_CHANNEL_CREATED, EV_APPROVAL_REQUESTED}
+        START_TYPES | OUTCOME_TYPES | SPEECH_TYPES | {EV_BUDGET_CHANGED, EV_CHANNEL_CREATED}
     )
+    notes: ClassVar[frozenset[str]] = frozenset({EV_APPROVAL_REQUESTED, EV_CALL_FAILED})
     model_calls: Limit | None = None
     tokens: Limit | None = None
     """Input and output together."""

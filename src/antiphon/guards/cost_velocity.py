@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.core.envelope import OPERATORS, Envelope, Instant
 from antiphon.core.errors import RulesInvalid
 from antiphon.core.event_data import data_of
-from antiphon.core.execution_events import EV_APPROVAL_REQUESTED, EV_CALL_STARTED
+from antiphon.core.execution_events import EV_APPROVAL_REQUESTED, EV_CALL_FAILED, EV_CALL_STARTED
 from antiphon.core.guard import ALLOW, Ask, Deny, LedgerEntry, Objection, Permission
 from antiphon.core.protection_events import EV_COST_EXCEEDED, EV_RUN_CHARGED, CostExceeded
 from antiphon.core.state import RelatedFact, State
@@ -69,7 +69,8 @@ class CostVelocityMonitor(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
 
     name: ClassVar[str] = "cost_velocity"
     memory: ClassVar[type] = CostWindows
-    hears: ClassVar[frozenset[str]] = START_TYPES | OUTCOME_TYPES | {EV_APPROVAL_REQUESTED}
+    hears: ClassVar[frozenset[str]] = START_TYPES | OUTCOME_TYPES
+    notes: ClassVar[frozenset[str]] = frozenset({EV_APPROVAL_REQUESTED, EV_CALL_FAILED})
     dollars_per_hour: Dollars | None = None
     """As a text: `"10"`."""
     dollars_per_minute: Dollars | None = None

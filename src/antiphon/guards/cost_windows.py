@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ from antiphon.guards.counted_calls import (
     counted_call,
     counted_outcome,
 )
+from antiphon.guards.recent_counts import SECOND_CHARS
 from antiphon.guards.spending import MAX_OPEN_CALLS, OpenCall
 
 STEPS = 60
@@ -121,8 +123,14 @@ def end_reservations(windows: CostWindows, at: Instant) -> CostWindows:
 
 def epoch_second(at: Instant) -> int:
     """The seconds from 1970 to an instant; 0 for what is none."""
+    is_plain = len(at) == len("2026-01-01T00:00:00.000000Z") and at[-1] == "Z"
+    return _second_of(f"{at[:SECOND_CHARS]}Z" if is_plain else at)
+
+
+@lru_cache(maxsize=1024)
+def _second_of(second: str) -> int:
     try:
-        return int(datetime.fromisoformat(at).timestamp())
+        return int(datetime.fromisoformat(second).timestamp())
     except ValueError:
         return 0
 

@@ -7,7 +7,7 @@ Rule 3: what has no such shape is nothing that is counted. Nothing here fails.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -21,7 +21,7 @@ from antiphon.core.execution_events import (
 )
 from antiphon.core.guard import LedgerEntry
 from antiphon.core.protection_events import EV_RUN_CHARGED, EV_RUN_SETTLED, RunCharged, RunSettled
-from antiphon.core.state import RelatedFact, State
+from antiphon.core.state import TASK_KNOB, RelatedFact, State
 
 CallKind = Literal["model", "tool"]
 STEP_PREFIX = "step:"
@@ -45,7 +45,7 @@ class CountedCall(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """When its reservation ends; `NEVER` if it does not."""
 
 
-class CountedOutcome(NamedTuple):
+class CountedOutcome(msgspec.Struct, frozen=True, gc=False):
     """The outcome of a call: what it has used, and whether it left at all."""
 
     key: str
@@ -148,7 +148,7 @@ def whole_number(value: object) -> int:
 
 def is_task(state: State) -> bool:
     """Whether this channel is that of a task, so that its run began in another one."""
-    return state.run_id != state.channel_id
+    return TASK_KNOB in state.knobs and state.run_id != state.channel_id
 
 
 def charge_entry(

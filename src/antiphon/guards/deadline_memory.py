@@ -138,11 +138,17 @@ class RunTimes(msgspec.Struct, frozen=True):
 
     def turn(self, turn_id: object) -> TimedTurn | None:
         """The turn of this id, if it is owed."""
-        return next((turn for turn in self.turns if turn.turn_id == turn_id), None)
+        for turn in self.turns:
+            if turn.turn_id == turn_id:
+                return turn
+        return None
 
     def call(self, turn_id: object, index: object) -> TimedCall | None:
         """The call at this position, if it has no outcome."""
-        return next((call for call in self.calls if call.index == index and call.turn_id == turn_id), None)
+        for call in self.calls:
+            if call.index == index and call.turn_id == turn_id:
+                return call
+        return None
 
 
 def fold_times(memory: RunTimes, envelope: Envelope) -> RunTimes:
@@ -224,7 +230,8 @@ def _after_outcome(memory: RunTimes, envelope: Envelope) -> RunTimes:
     data = envelope.event_data
     settled = memory.call(data.get("turn"), data.get("index"))
     if settled is not None:
-        memory = replace(memory, calls=tuple(call for call in memory.calls if call is not settled), settled=settled)
+        others = tuple([call for call in memory.calls if call is not settled]) if len(memory.calls) > 1 else ()
+        memory = replace(memory, calls=others, settled=settled)
     turn = memory.turn(data.get("turn"))
     if turn is None or not (turn.doubts or turn.asked or turn.approved):
         return memory

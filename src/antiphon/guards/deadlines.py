@@ -14,10 +14,10 @@ Rule 5: time in which no hub was open does not count against the limits of a tie
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from math import inf
 from operator import attrgetter
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -88,7 +88,7 @@ TASK_UNTIL, TASK_UNTIL_DEFAULT = "until", "until_default"
 """The fields of a task's origin that say how much time the turn which gave it has left."""
 
 
-class LayerDeadline(NamedTuple):
+class LayerDeadline(msgspec.Struct, frozen=True, gc=False):
     """When the time of a layer is over."""
 
     at: Instant
@@ -97,7 +97,7 @@ class LayerDeadline(NamedTuple):
     is_default: bool
 
 
-class Deadlines(msgspec.Struct, frozen=True):
+class Deadlines(msgspec.Struct, frozen=True, dict=True):
     """How many seconds a call (step), a turn (stage) and a run may take.
 
     A run is what follows from one message of a person or of code. What is not said is the tier's; without a tier it is
@@ -107,6 +107,7 @@ class Deadlines(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "deadlines"
     memory: ClassVar[type] = RunTimes
     hears: ClassVar[frozenset[str]] = HEARD_TYPES
+    notes: ClassVar[frozenset[str]] = WAIT_END_TYPES
     step: Seconds | None = None
     stage: Seconds | None = None
     run: Seconds | None = None
@@ -145,6 +146,14 @@ class Deadlines(msgspec.Struct, frozen=True):
 
     def seconds(self, layer: Layer) -> float | None:
         """The seconds of a layer; None if they are not limited."""
+        return self._limits[layer][0]
+
+    @cached_property
+    def _limits(self) -> dict[Layer, tuple[float | None, bool]]:
+        """The seconds of each layer, and whether they are a default."""
+        return {layer: (self._seconds(layer), layer in self.defaults) for layer in LAYERS}
+
+    def _seconds(self, layer: Layer) -> float | None:
         given = self.step if layer == "step" else self.stage if layer == "stage" else self.run
         if given is None and self.step is None and self.stage is None and self.run is None:
             given = TIER_SECONDS["interactive"][layer]
@@ -159,11 +168,11 @@ class Deadlines(msgspec.Struct, frozen=True):
         data, now = draft.event_data, draft.created_at
         turn_id, leaves = data.get("turn"), draft.event_type == EV_CALL_STARTED
         call = memory.call(turn_id, data.get("index")) if memory.calls else None
-        held = self.first_deadline(memory, state, turn_id)
-        own: LayerDeadline | None = None
+        first, own = self.first_deadline(memory, state, turn_id), None
         if leaves and not data.get("open_ended"):
             own = self._layer("step", CountedSince(now, now) if call is None else call.since)
-        first = _earlier(held, own)
+        if own is not None and (first is None or own.at < first.at):
+            first = own
         if first is None:
             return ALLOW
         is_new = first is own and call is None and first.at > now
@@ -176,17 +185,19 @@ class Deadlines(msgspec.Struct, frozen=True):
         return Change(_with_until(draft, until))
 
     def _layer(self, layer: Layer, since: CountedSince | None) -> LayerDeadline | None:
-        seconds = self.seconds(layer)
+        seconds, is_default = self._limits[layer]
         if since is None or seconds is None:
             return None
-        is_default = layer in self.defaults
         begun = since.default if is_default else since.given
         at = add_seconds(begun, seconds) if layer == "step" else _deadline_of(begun, seconds)
         return LayerDeadline(at, layer, begun, is_default)
 
     def first_deadline(self, memory: RunTimes, state: State, turn_id: object) -> LayerDeadline | None:
         """When the time of a turn is over, its own or that of its run; None if it is not limited."""
-        turn, run = memory.turn(turn_id), self._run_deadline(memory, state)
+        run = self._layer("run", memory.run)
+        if TASK_KNOB in state.knobs:
+            run = _earlier(run, _inherited_deadline(memory, state))
+        turn = memory.turn(turn_id)
         return run if turn is None else _earlier(self._layer("stage", turn.since), run)
 
     def decide_before(self, memory: RunTimes, state: State, turn_id: str) -> Instant:

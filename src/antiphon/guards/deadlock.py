@@ -49,6 +49,7 @@ class DeadlockMonitor(msgspec.Struct, frozen=True):
     name: ClassVar[str] = DEADLOCK_REASON
     memory: ClassVar[type] = TeamTalk
     hears: ClassVar[frozenset[str]] = TALK_TYPES
+    notes: ClassVar[frozenset[str]] = frozenset({EV_TASK_STARTED})
     about_tasks: ClassVar[bool] = True
     reroute_to: str | None = None
     """The agent that gets the turn at the first deadlock; without one it is escalated at once."""

@@ -88,7 +88,7 @@ class AgentWindow(msgspec.Struct, frozen=True):
         return self.trips + (not self.unread) <= 1
 
     def poll_of(self, key: str) -> RecentPoll | None:
-        return next((poll for poll in self.polls if poll.key == key), None)
+        return next((poll for poll in self.polls if poll.key == key), None) if self.polls else None
 
 
 EMPTY_WINDOW = AgentWindow()
@@ -152,7 +152,9 @@ def after_start(memory: LoopMemory, envelope: Envelope, *, size: int) -> LoopMem
         polls = _with_poll(window, envelope, key)
         return memory.with_window(agent, replace(window, polls=polls, turn=turn, index=index))
     # A call that was not made before shows that what was polled has led to something.
-    polls = window.polls if any(call.key == key for call in window.calls) else ()
+    polls = window.polls
+    if polls and all(call.key != key for call in window.calls):
+        polls = ()
     calls = (*window.calls, RecentCall(key, tool, position_of(data), envelope.sequence))[-size:]
     return memory.with_window(agent, replace(window, calls=calls, polls=polls, turn=turn, index=index))
 

@@ -91,11 +91,10 @@ class LoopDetector(msgspec.Struct, frozen=True, omit_defaults=True):
             EV_CHANNEL_CREATED,
             EV_CALL_STARTED,
             EV_CALL_FINISHED,
-            EV_CALL_FAILED,
-            EV_APPROVAL_REQUESTED,
             EV_LOOP_DETECTED,
         }
     )
+    notes: ClassVar[frozenset[str]] = SPEECH_TYPES | {EV_CALL_FAILED, EV_APPROVAL_REQUESTED}
     window: int = 5
     """How many of the last calls, or texts, of an agent are compared."""
     threshold: Limit = 3
@@ -239,8 +238,9 @@ class LoopDetector(msgspec.Struct, frozen=True, omit_defaults=True):
         equal = [call.sequence for call in before[1 - self.window :] if call.key == key]
         if len(equal) + 1 >= threshold:
             return Repetition("tool", key, len(equal) + 1, equal[0])
-        keys = [*(call.key for call in before), key]
-        for period in CYCLE_PERIODS:
+        periods = [period for period in CYCLE_PERIODS if len(before) >= period and before[-period].key == key]
+        keys = [*(call.key for call in before), key] if periods else []
+        for period in periods:
             length = period * threshold
             if len(keys) >= length and keys[-length:] == keys[-period:] * threshold:
                 return Repetition("cycle", key, threshold, before[1 - length].sequence, period)

@@ -55,7 +55,8 @@ class RetryBudget(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: ClassVar[str] = "retry_budget"
     memory: ClassVar[type] = RetryMemory
-    hears: ClassVar[frozenset[str]] = frozenset({EV_CALL_STARTED, EV_CALL_FAILED})
+    hears: ClassVar[frozenset[str]] = frozenset({EV_CALL_STARTED})
+    notes: ClassVar[frozenset[str]] = frozenset({EV_CALL_FAILED})
     attempts: Limit | None = None
     """How often a model is asked for one answer; 3 if nothing is said, 5 in the batch tier."""
     capacity: float | None = None

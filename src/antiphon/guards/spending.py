@@ -9,6 +9,7 @@ Rule 4: it follows what is recorded and knows no limits, so that a log folds the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -113,8 +114,7 @@ def count_start(spending: Spending, call: CountedCall, who: str) -> Spending:
         micro, tokens, count = call.micro - before.micro, call.tokens - before.tokens, 0
     else:
         micro, tokens, count = call.micro, call.tokens, int(before is None)
-    taken = totals_of(call.kind, count=count, micro=micro, tokens=tokens)
-    again = before is not None
+    taken, again = totals_of(call.kind, count=count, micro=micro, tokens=tokens), before is not None
     entry = OpenCall(call.kind, who, call.micro, call.tokens, call.until, message=spending.messages, again=again)
     return Spending(
         _added(spending.run, who, taken),
@@ -138,12 +138,13 @@ def count_outcome(spending: Spending, outcome: CountedOutcome) -> Spending:
     if not outcome.left and entry.again:
         outcome = CountedOutcome(outcome.key, entry.micro, entry.tokens, left=True)
     micro, tokens = outcome.micro - entry.micro, outcome.tokens - entry.tokens
-    taken = totals_of(entry.kind, count=0 if outcome.left else -1, micro=micro, tokens=tokens)
-    counts = not entry.booked or entry.message == spending.messages
-    message = _added(spending.message, entry.who, taken) if counts else spending.message
-    others = {**spending.open}
+    others, run, message = {**spending.open}, spending.run, spending.message
     del others[outcome.key]
-    run = _added(spending.run, entry.who, taken)
+    if micro or tokens or not outcome.left:
+        taken = totals_of(entry.kind, count=0 if outcome.left else -1, micro=micro, tokens=tokens)
+        run = _added(run, entry.who, taken)
+        if not entry.booked or entry.message == spending.messages:
+            message = _added(message, entry.who, taken)
     return Spending(run, message, others, spending.messages, spending.agents, spending.last, spending.waiting)
 
 
@@ -230,6 +231,11 @@ def booking_deadline(spending: Spending, scope: str) -> Deadline | None:
     if found is None:
         return None
     key, entry = found
+    return Deadline(entry.until, partial(_booking_draft, key, entry, scope))
+
+
+def _booking_draft(key: str, entry: OpenCall, scope: str) -> Envelope:
+    """What is recorded when a reservation is over."""
     place, _, index = key.rpartition("#")
     channel, _, turn = place.rpartition(" ")
     label = f"{scope}:{entry.who}" if entry.who else scope
@@ -243,7 +249,7 @@ def booking_deadline(spending: Spending, scope: str) -> Deadline | None:
         channel=channel,
         tokens=entry.tokens,
     )
-    return Deadline(entry.until, lambda: hub_draft(EV_BUDGET_CHANGED, data_of(booked), audience=[OPERATORS]))
+    return hub_draft(EV_BUDGET_CHANGED, data_of(booked), audience=[OPERATORS])
 
 
 def answer_charge(spending: Spending, offer: Envelope, excess: str | None) -> Deny | Sequence[RelatedFact]:

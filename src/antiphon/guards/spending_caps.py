@@ -11,6 +11,7 @@ from antiphon.guards.spending import NO_TOTALS, Spending, reserved_totals
 
 Unit = Literal["micro", "tokens", "model_calls", "tool_calls"]
 MODEL_UNITS = frozenset({"micro", "tokens", "model_calls"})
+CALL_UNITS = frozenset({"model_calls", "tool_calls"})
 SCOPE_WORDS = {"run": "in this run", "agent": "by this agent", "tenant": "in this hub"}
 MESSAGE_WORDS = "since the last message"
 """Where it was taken, at the end of each description."""
@@ -56,13 +57,15 @@ def find_excess(caps: Sequence[Cap], spending: Spending, call: CountedCall, *, w
     before = spending.open.get(call.key)
     if before is not None and before.booked:
         before = None
+    is_model = call.kind == "model"
     for cap in caps:
-        if (cap.unit in MODEL_UNITS) != (call.kind == "model"):
+        unit = cap.unit
+        if (unit in MODEL_UNITS) != is_model:
             continue
         totals = (spending.message if cap.per_message else spending.run).get(who, NO_TOTALS)
-        taken: int = getattr(totals, cap.unit)
-        need: int = 1 if cap.unit.endswith("calls") else getattr(call, cap.unit)
-        again: int = 0 if before is None else 1 if cap.unit.endswith("calls") else getattr(before, cap.unit)
+        taken: int = getattr(totals, unit)
+        need: int = 1 if unit in CALL_UNITS else getattr(call, unit)
+        again: int = 0 if before is None else 1 if unit in CALL_UNITS else getattr(before, unit)
         if before is not None and need <= again:  # started again after a crash: it has reserved that already
             continue
         if taken - again + need > cap.most:
