@@ -121,7 +121,10 @@ async def test_a_tool_call_beyond_its_step_is_cut_and_its_model_reads_that(hub: 
     assert await expiries(hub, reply.channel_id) == [("step", instant(30), 0)]
 
 
-async def test_a_model_call_beyond_its_step_ends_the_turn_with_what_was_said(hub: Hub, clock: ManualClock) -> None:
+@pytest.mark.parametrize("step", [30, 120])  # 120 seconds are the model's own limit, too
+async def test_a_model_call_beyond_its_step_ends_the_turn_with_what_was_said(
+    hub: Hub, clock: ManualClock, step: int
+) -> None:
     gate, script = Gate(), [LOOK]
 
     async def model(request: Request) -> Reply:
@@ -131,15 +134,15 @@ async def test_a_model_call_beyond_its_step_ends_the_turn_with_what_was_said(hub
     async def look() -> str:
         return "a page"
 
-    agent = Agent("bob", model=model, tools=[look], guards=[Deadlines(step=30)])
+    agent = Agent("bob", model=model, tools=[look], guards=[Deadlines(step=step)])
     asked = asking(hub, agent)
     await soon(gate.inside.wait())
-    await clock.advance(30)
+    await clock.advance(step)
     reply = await soon(asked)
     assert (reply.text, reply.stopped) == ("I look it up.", "denied:deadline")
     [failed] = await data_of(hub, reply.channel_id, FAILED)
     assert (failed["denied"], failed["guard"], failed["failure"]) == ("deadline", "deadlines", "timeout")
-    assert await expiries(hub, reply.channel_id) == [("step", instant(30), 0)]
+    assert await expiries(hub, reply.channel_id) == [("step", instant(step), 0)]
 
 
 async def test_retries_share_the_deadline_of_their_call(hub: Hub, clock: ManualClock) -> None:

@@ -164,7 +164,7 @@ class CallGuards:
                 case Allow():
                     continue
                 case Deny() as denial:
-                    return replace(denial, guard=str(getattr(guard, "name", "")))
+                    return _denial_of(guard, denial)
                 case Ask() as wanted:
                     asking.append(replace(wanted, guard=str(getattr(guard, "name", ""))))
                 case Change(draft=draft):
@@ -226,7 +226,7 @@ class CallGuards:
                 case Allow():
                     continue
                 case Deny() as denial:
-                    return replace(denial, guard=str(getattr(guard, "name", "")))
+                    return _denial_of(guard, denial)
                 case other:
                     kind = type(guard).__name__
                     raise TypeError(f"permit of {kind} gave {describe(other)} about a task; return ALLOW or Deny")
@@ -263,6 +263,14 @@ class CallGuards:
                 return answered if answered.guard else replace(answered, guard=str(getattr(part, "name", "")))
             facts += [fact for fact in answered if fact not in facts]  # several guards may count the same call
         return tuple(facts)
+
+
+def _denial_of(guard: object, denial: Deny) -> Deny:
+    """The denial of a guard with its name. One without a reason would be taken for none."""
+    if isinstance(denial.reason, str) and denial.reason:
+        return replace(denial, guard=str(getattr(guard, "name", "")))
+    kind = type(guard).__name__
+    raise TypeError(f"permit of {kind} gave {describe(denial)}; give the denial a reason, such as Deny('policy')")
 
 
 def _is_asked_about_tasks(part: object) -> bool:

@@ -268,7 +268,7 @@ class RetriedModelCall:
         self._until = until
         """When a guard has its time end; `NEVER` if none does."""
         self._cut_after: float | None = None
-        """The seconds that a guard leaves it, if it may take longer by its own limits."""
+        """The seconds that a guard leaves it, if that is no more than its own limits do."""
         self._attempt = journal.calls.record(wanted.index).retries + 1
         """Counted from 1, and on from those before a crash."""
         self._deadline: Instant = NEVER
@@ -279,9 +279,10 @@ class RetriedModelCall:
     async def answer(self, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """The model's answer; `NoModelAnswer` if there is none, `EngineStopping` if the engine stops meanwhile."""
         run, own = self.journal.run, self._limits.model_seconds
-        seconds = shorter_time(self._clock, own, run.on_clock(self._until))
-        if seconds is not None and (own is None or seconds < own):
-            self._cut_after = seconds
+        until = run.on_clock(self._until)
+        seconds, left = shorter_time(self._clock, own, until), shorter_time(self._clock, None, until)
+        if left is not None and (own is None or left <= own):
+            self._cut_after = left
         async with run.environment.limit.model_slot(run.attempt.job, self._stopping) as may_ask:
             if not may_ask:
                 raise EngineStopping

@@ -183,13 +183,23 @@ def guard_from_data(entry: object) -> Guard:
     except RulesInvalid:
         raise
     except Malformed as error:
-        raise RulesInvalid(
-            f"the guard {kind.name!r}: {explain_decode_error(str(error))}, in {describe(args)}"
-        ) from error
+        plain = f"the guard {kind.name!r}: {explain_decode_error(str(error))}, in {describe(args)}"
+        raise RulesInvalid(_own_complaint(kind, args) or plain) from error
     except Exception as error:  # of a class of a user
         raise RulesInvalid(
             f"no guard {kind.name!r} can be made of {describe(args)}: {describe_error(error)}"
         ) from error
+
+
+def _own_complaint(kind: type[Guard], args: Json) -> str | None:
+    """What the class of a guard says of values of wrong types: what to give instead. None if it says nothing."""
+    try:
+        kind(**args)
+    except RulesInvalid as refused:
+        return str(refused)
+    except Exception:  # of a class of a user
+        return None
+    return None
 
 
 def guard_to_data(guard: object) -> object:

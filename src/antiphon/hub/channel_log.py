@@ -22,6 +22,7 @@ from antiphon.core.codec import Malformed, from_json, to_json
 from antiphon.core.envelope import ERASED, NEVER, Envelope, IdSource, Instant, Json, is_tombstone
 from antiphon.core.errors import (
     Conflict,
+    Denied,
     IdReused,
     LogCorrupt,
     OutcomeUnknown,
@@ -35,9 +36,10 @@ from antiphon.core.guard import Deadline
 from antiphon.core.ruleset import Fold, Ruleset, RulesetFactory, SavedFold, restore_fold
 from antiphon.core.state import State, Turn
 from antiphon.core.step import Admitted, tick
-from antiphon.core.text import describe_error
+from antiphon.core.text import describe, describe_error
 from antiphon.hub.clock import ChannelTime, Continuity
 from antiphon.hub.feed import Feed, RecentIds, TailCache
+from antiphon.hub.known_secrets import redact_error
 from antiphon.store.protocol import ChannelRow, Snapshot, Store
 
 logger = logging.getLogger("antiphon.hub")
@@ -74,7 +76,7 @@ class ChannelLog:
         self, ruleset: Ruleset, fold: Fold, deps: ChannelDeps, *, due: Instant = NEVER, snapshot_at: int = 0
     ) -> None:
         self.ruleset, self.fold, self.deps = ruleset, fold, deps
-        self.time = ChannelTime(deps.continuity, ruleset.due(fold))
+        self.time = ChannelTime(deps.continuity, _next_deadline(ruleset, fold))
         self.tail, self.recent_ids = TailCache(), RecentIds()
         self.in_doubt = False
         """Whether the store may hold more than was folded: an append was cut off, or its answer was lost."""
@@ -97,7 +99,7 @@ class ChannelLog:
 
     async def record(self, batch: list[Envelope], fold: Fold) -> bool:
         """Append a batch, then fold and publish it; False if another hub appended first."""
-        deadline = self.ruleset.due(fold)
+        deadline = _next_deadline(self.ruleset, fold)
         at = self.time.on_clock(deadline)
         known = NEVER if fold.state.ended else self._due  # a store forgets when a channel is due as it ends
         due = at if not known or at < known else NEVER
@@ -222,7 +224,7 @@ class ChannelLog:
             await _check_log_complete(store, fold)
             return
         self.tail.clear()
-        before = self._replace_fold(fold, self.ruleset.due(fold))
+        before = self._replace_fold(fold, _next_deadline(self.ruleset, fold))
         self._notify_turns_changed(before)
         self.deps.feed.publish(fold.state.channel_id, fold.state.participants)
         if due := self.time.on_clock(self.time.deadline):
@@ -252,6 +254,18 @@ class ChannelLog:
             await self.deps.on_damage(error)
         except StoreError as trouble:
             logger.warning("channel %s is quarantined, which could not be recorded: %s", self.state.channel_id, trouble)
+
+
+def _next_deadline(ruleset: Ruleset, fold: Fold) -> Deadline | None:
+    """When something is due next. If a guard fails over that, it refuses everything, as it does if it judges."""
+    try:
+        deadline: object = ruleset.due(fold)
+    except Exception as error:  # a guard of a user's may raise anything
+        raise Denied("rules_failed", fold.state.channel_id, redact_error(error)) from error
+    if deadline is None or isinstance(deadline, Deadline):
+        return deadline
+    said = f"due of a guard returned {describe(deadline)}; return a Deadline or None"
+    raise Denied("rules_failed", fold.state.channel_id, said)
 
 
 async def _check_log_complete(store: Store, fold: Fold) -> None:
