@@ -83,6 +83,11 @@ def policy(**fields: object) -> dict[str, object]:
         ({"deny": {"*": ["refund"]}}, "refund", "deny"),
         ({"deny": {"*": ["refund"]}}, "look", "leaves"),
         ({"deny": {"ben": ["*"]}}, "look", "leaves"),
+        ({"deny": {"BOB": ["refund"]}}, "refund", "deny"),  # an agent is the same in upper and lower case
+        ({"allow": {"Bob": ["refund"]}}, "refund", "leaves"),
+        ({"deny": {"support": ["refund"]}, "roles": {"Bob": "support"}}, "refund", "deny"),
+        ({"deny": {"Support": ["refund"]}, "roles": {"bob": "support"}}, "refund", "deny"),
+        ({"rules": [{"tool": "refund", "arg": "x", "op": ">", "value": 1, "roles": ["BOB"]}]}, "refund", "refund.x"),
     ],
 )
 def test_lists(fields: dict[str, object], tool: str, expected: str) -> None:

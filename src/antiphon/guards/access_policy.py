@@ -106,7 +106,7 @@ class AccessPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def decide(self, call: StartedToolCall, state: State) -> PolicyDecision:
         """What follows for a call."""
-        role = self.roles.get(call.agent)
+        role = _role_of(call.agent, self.roles)
         names = (call.agent,) if role is None else (call.agent, role)
         if _names_tool(self.deny, names, call.tool):
             return PolicyDecision("deny", DENIED_TOOL)
@@ -137,8 +137,19 @@ def _rule_decision(rule: ArgumentRule, args: Json) -> PolicyDecision:
             return PolicyDecision("deny", rule.title, f"the argument {rule.arg!r} must be {wanted}")
 
 
+def _role_of(agent: str, roles: Mapping[str, str]) -> str | None:
+    """The role of an agent, whose name is the same in upper and lower case."""
+    if not roles:
+        return None
+    named = agent.casefold()
+    return roles.get(agent) or next((role for name, role in roles.items() if name.casefold() == named), None)
+
+
 def _names_tool(lists: Mapping[str, Sequence[str]], names: Sequence[str], tool: str) -> bool:
-    return any(each in (tool, ALL_TOOLS) for name in (*names, ALL_AGENTS) for each in lists.get(name, ()))
+    if not lists:
+        return False
+    named = {ALL_AGENTS, *(name.casefold() for name in names)}
+    return any(who.casefold() in named and (tool in tools or ALL_TOOLS in tools) for who, tools in lists.items())
 
 
 def _check_tools(what: str, tools: object) -> None:

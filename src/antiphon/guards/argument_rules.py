@@ -70,7 +70,12 @@ class ArgumentRule(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def concerns(self, tool: str, names: Sequence[str]) -> bool:
         """Whether it is about this tool, called by an agent with these names: its own, and its roles."""
-        return tool == self.tool and (not self.roles or any(name in self.roles for name in names))
+        if tool != self.tool:
+            return False
+        if not self.roles:
+            return True
+        named = {name.casefold() for name in names}  # agents are the same in upper and lower case
+        return any(role.casefold() in named for role in self.roles)
 
     def hit(self, args: Json) -> RuleHit:
         """Whether it holds, or why that cannot be said; "" if it does not hold."""

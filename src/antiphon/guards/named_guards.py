@@ -192,9 +192,12 @@ def guard_from_data(entry: object) -> Guard:
 
 
 def _own_complaint(kind: type[Guard], args: Json) -> str | None:
-    """What the class of a guard says of values of wrong types: what to give instead. None if it says nothing."""
+    """What the class of a guard says of values of wrong types: what to give instead. None if it says nothing.
+
+    Lists and dicts, which hold objects in Python, are left out.
+    """
     try:
-        kind(**args)
+        kind(**{key: value for key, value in args.items() if not isinstance(value, list | dict)})
     except RulesInvalid as refused:
         return str(refused)
     except Exception:  # of a class of a user
