@@ -1,9 +1,9 @@
 """Guards: small machines folded from the log that may deny a draft or a call, change a decision, or set a deadline.
 
 Rule 1: a guard remembers by folding envelopes, never by living. Its memory is a value.
-Rule 2: it has a name and up to six opinions (`evolve`, `judge`, `permit`, `notice`, `review`, `due`), and two more if
-        it counts beyond its channel (`ask` with `settle`, `answer`); it has only those it needs. Which ones those are
-        is a matter of its class, and looked up once for each class.
+Rule 2: it has a name and up to seven opinions (`evolve`, `judge`, `permit`, `notice`, `review`, `due`,
+        `decide_before`), and two more if it counts beyond its channel (`ask` with `settle`, `answer`); it has only
+        those it needs. Which ones those are is a matter of its class, and looked up once for each class.
 Rule 3: nothing here reads a clock. `due` says when to ask again; the hub does the waiting. `permit` reads the time in
         the draft.
 Rule 4: what a guard decides is recorded, and its memory follows the record: with other limits an old log still folds to

@@ -266,6 +266,7 @@ OPINIONS = {
     "answer": ("memory", "state", "offer"),
     "review": ("memory", "state", "decision"),
     "due": ("memory", "state"),
+    "decide_before": ("memory", "state", "turn_id"),
 }
 
 
