@@ -310,6 +310,8 @@ def test_the_guard_is_a_guard() -> None:
     [
         (lambda: AccessPolicy(allow={"bob": "refund"}), "allow of policy for 'bob' is 'refund'; give a list of names"),
         (lambda: AccessPolicy(deny={"bob": [""]}), "deny of policy for 'bob' is ['']; give a list of names of tools"),
+        (lambda: AccessPolicy(deny="refund"), "deny of policy is 'refund'; give a dict by agent or role"),
+        (lambda: AccessPolicy(roles=["bob"]), "roles of policy is ['bob']; give a dict by agent or role"),
         (lambda: AccessPolicy(roles={"bob": ""}), "the role of 'bob' in policy is ''; give its name"),
         (lambda: AccessPolicy(rules=[{"tool": "x"}]), "give ArgumentRule(tool, arg, op, value)"),
         (lambda: AccessPolicy(policy="access.unknown"), "no policy is called 'access.unknown'; register it with"),

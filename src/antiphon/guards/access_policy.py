@@ -64,6 +64,9 @@ class AccessPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of a policy that is asked about every call that the rest allows."""
 
     def __post_init__(self) -> None:
+        for what, table in (("roles", self.roles), ("allow", self.allow or {}), ("deny", self.deny)):
+            if not isinstance(table, dict):
+                raise RulesInvalid(f"{what} of policy is {describe(table)}; give a dict by agent or role")
         for what, lists in (("allow", self.allow or {}), ("deny", self.deny)):
             for who, tools in lists.items():
                 _check_tools(f"{what} of policy for {who!r}", tools)
