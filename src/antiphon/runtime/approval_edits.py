@@ -3,6 +3,7 @@
 Rule 1: they are checked as those of a model are: by the tool itself where its agent is registered in this hub, else by
         the schema that was recorded with the request.
 Rule 2: a call that they do not fit after all, because the tool has changed, fails when it is about to leave.
+Rule 3: where a guard names the people that decide about such arguments, one of them has to give these.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ import msgspec
 
 from antiphon.agents.team import parse_member_path
 from antiphon.agents.tool import BadArguments, Tool, bind_arguments
-from antiphon.core.approval_rules import Approval
+from antiphon.core.approval_rules import Approval, call_digest
 from antiphon.core.envelope import Json
-from antiphon.core.errors import UsageError
+from antiphon.core.errors import Denied, UsageError
+from antiphon.core.execution_events import EV_CALL_STARTED, CallStarted
+from antiphon.core.opinions import HeldCall
 from antiphon.core.schema_validation import build_schema_check
+from antiphon.core.step import dated_draft, journal_draft
+from antiphon.hub.live import LiveChannel
+from antiphon.runtime.approvers import is_named_approver
 from antiphon.runtime.core import HubCore
 
 JSON_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -42,6 +48,24 @@ async def check_edited_arguments(core: HubCore, approval: Approval, args: Json) 
         fault = _schema_fault(approval.parameters, args)
         if fault:
             raise UsageError(f"The arguments of {approval.tool} do not fit: {fault}.")
+
+
+def check_edit_approver(core: HubCore, live: LiveChannel, approval: Approval, *, args: Json, by: str) -> None:
+    """`Denied` if a guard wants others asked about the call with these arguments."""
+    if not live.ruleset.calls.asked:
+        return
+    index, speaker = int(approval.approval_id.rsplit(".", 2)[1]), approval.turn_id.partition("/")[2]
+    agent = "" if approval.agent == speaker else approval.agent
+    digest = call_digest(approval.tool, args)
+    started = CallStarted(approval.turn_id, index, approval.tool, digest, args, agent=agent)
+    draft = journal_draft(EV_CALL_STARTED, started)
+    at = max(core.clock.now(), live.state.updated_at)
+    held = live.ruleset.calls.permit(live.fold, dated_draft(draft, live.state, at=at))
+    if isinstance(held, HeldCall) and held.wanted.approvers:
+        approvers = held.wanted.approvers
+        if not is_named_approver(core, approvers, name=by):
+            said = f"{by!r} may not allow {approval.tool} with these arguments; those may: {', '.join(approvers)}"
+            raise Denied("not_an_approver", approval.channel_id, said)
 
 
 def _registered_tool(core: HubCore, approval: Approval) -> Tool | None:

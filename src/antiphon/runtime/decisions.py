@@ -19,7 +19,7 @@ from antiphon.core.event_data import Deny, check_draft, event_of
 from antiphon.core.execution_events import EV_APPROVAL_DECIDED, ApprovalDecided, ApprovalExpired
 from antiphon.core.step import owed_turn
 from antiphon.core.text import describe
-from antiphon.runtime.approval_edits import check_edited_arguments
+from antiphon.runtime.approval_edits import check_edit_approver, check_edited_arguments
 from antiphon.runtime.approvals import TOOL_DECISIONS, approvals_in, find_waiting_item, recorded_request
 from antiphon.runtime.approvers import HUMAN_KIND, check_approver
 from antiphon.runtime.arguments import check_text_argument
@@ -77,6 +77,7 @@ async def _record_decision(
     decided = ApprovalDecided(approval_id, choice.decision, by, choice.reason, found.digest)
     if choice.args is not None:
         await check_edited_arguments(core, found, choice.args)
+        check_edit_approver(core, live, found, args=choice.args, by=by)
         decided = msgspec.structs.replace(decided, edit_digest=call_digest(found.tool, choice.args))
     text = choice.text or ""
     if text and waiting.index is None:
