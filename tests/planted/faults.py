@@ -296,7 +296,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @fault(
     "waiting_messages_share_windows",
-    found_by="tests/guards/test_waiting_messages.py::test_waiting_messages_of_a_routed_channel_neither_pause_nor_end_it",
+    found_by="tests/guards/test_waiting_messages.py::test_each_waiting_message_of_a_thread_has_the_amounts_of_its_own",
 )
 def _(patch: pytest.MonkeyPatch) -> None:
     for module in (loop_windows, run_limits, spending):
