@@ -69,12 +69,15 @@ def _counts_tokens(model: object) -> TypeGuard[CountsTokens]:
     return callable(getattr(model, "count_tokens", None))
 
 
-async def usage_bound(model: object, request: Request) -> UsageBound:
-    """What this request may use at most, as the model knows it, or by its bytes."""
+async def usage_bound(model: object, request: Request, sent: int | None = None) -> UsageBound:
+    """What this request may use at most, as the model knows it, or by its bytes.
+
+    `sent` are those of its parts as JSON but for the history, if they are known.
+    """
     if _bounds_usage(model):
         given = model.most_usage(request)
         return _bound_of(await given if isawaitable(given) else given)
-    return _bound_without_price(model, await input_token_bound(model, request))
+    return _bound_without_price(model, await input_token_bound(model, request, sent))
 
 
 def bound_by_bytes(model: object, request: Request) -> UsageBound:
@@ -96,10 +99,10 @@ def _bound_of(usage: Usage) -> UsageBound:
     return UsageBound(tokens, usage.cost)
 
 
-async def input_token_bound(model: object, request: Request) -> int:
+async def input_token_bound(model: object, request: Request, sent: int | None = None) -> int:
     """How many tokens a request may have: as the model counts them, or as many as it has bytes."""
     if not _counts_tokens(model):
-        return count_request_bytes(request)
+        return count_request_bytes(request, sent)
     given = model.count_tokens(request)
     counted: object = await given if isawaitable(given) else given
     if type(counted) is not int or counted < 0:
@@ -113,10 +116,11 @@ def output_token_bound(model: object) -> int:
     return most if type(most) is int and most >= 0 else DEFAULT_OUTPUT_TOKENS
 
 
-def count_request_bytes(request: Request) -> int:
-    """The bytes of everything that a model is sent, and a few more for each part."""
+def count_request_bytes(request: Request, sent: int | None = None) -> int:
+    """The bytes of everything that a model is sent, and a few more for each part. `sent`: as for `usage_bound`."""
     # As JSON, whose names and quotes are more than what surrounds the parts: encoding is much faster than counting.
-    sent = len(to_json([request.system, request.exchange, request.specs, request.output]))
+    if sent is None:
+        sent = len(to_json([request.system, request.exchange, request.specs, request.output]))
     parts = len(request.exchange) + len(request.specs)
     return REQUEST_TOKENS + sent + PART_TOKENS * parts + _history_bytes(request.history)
 

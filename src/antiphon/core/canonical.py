@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from unicodedata import normalize
 
 from antiphon.core.codec import MAX_JSON_DEPTH, Malformed, check_text
@@ -24,6 +25,8 @@ MAX_EXACT_INTEGER = 2**53 - 1
 """Up to here a double holds every integer."""
 SMALLEST_PLAIN_EXPONENT = -6
 """Numbers below ten to the power of this are written with an exponent."""
+MAX_CACHED_NAME = 64
+"""Names of tools and arguments that are no longer are written once."""
 NO_DEFAULTS: Json = {}
 _TOO_DEEP = f"arguments are nested deeper than {MAX_JSON_DEPTH} levels"
 _text_encoder = json.JSONEncoder(ensure_ascii=False)
@@ -50,7 +53,7 @@ def call_key(
             continue
         counted[name] = value
     parts = {name: _argument_json(value, is_set=name in unordered) for name, value in counted.items()}
-    written = f'{{"args":{_join_members(parts)},"tool":{canonical_json(tool)}}}'
+    written = f'{{"args":{_join_members(parts)},"tool":{_write_name(tool)}}}'
     return hashlib.sha256(written.encode()).hexdigest()
 
 
@@ -97,9 +100,21 @@ def _write(value: object, deepest: int) -> str:
 
 def _join_members(members: Mapping[str, str]) -> str:
     """An object of these members, each with its value as JSON. Names are in the order of their UTF-16 units."""
+    if len(members) == 1:
+        [(name, value)] = members.items()
+        return f"{{{_write_name(name)}:{value}}}"
     # Names that differ before they are composed stay two members: the second part of the key keeps them in one order.
     named = sorted((_utf16(_composed(name)), _utf16(name), name) for name in members)
-    return f"{{{','.join(f'{_write_text(name)}:{members[name]}' for _, _, name in named)}}}"
+    return f"{{{','.join(f'{_write_name(name)}:{members[name]}' for _, _, name in named)}}}"
+
+
+def _write_name(name: object) -> str:
+    return _write_short_name(name) if isinstance(name, str) and len(name) <= MAX_CACHED_NAME else _write_text(name)
+
+
+@lru_cache(maxsize=1024)
+def _write_short_name(name: str) -> str:
+    return _write_text(name)
 
 
 def _write_text(text: object) -> str:

@@ -141,7 +141,12 @@ def plain_data(value: Any) -> dict[str, object]:
 
 def digest_of(value: Any) -> str:
     """The SHA-256 of a value as JSON; the order of keys does not matter."""
-    return hashlib.sha256(_sorting_encoder.encode(value)).hexdigest()
+    return digest_of_encoded(_sorting_encoder.encode(value))
+
+
+def digest_of_encoded(encoded: bytes) -> str:
+    """The digest of a value that `encode_sorted` has written."""
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def encode_sorted(value: Any) -> bytes:

@@ -23,7 +23,7 @@ from antiphon.agents.call_results import Reply, Thinking, Usage, one_reply
 from antiphon.agents.messages import Model, NoticesResume, Request, StreamsReply, ToolSpec
 from antiphon.agents.progress import AskModel, CallDenied, PreparePrompt
 from antiphon.agents.team import DEFAULT_TURN_LIMITS, Limits, Member
-from antiphon.core.codec import Malformed, as_type, check_json, digest_of, encode_sorted
+from antiphon.core.codec import Malformed, as_type, check_json, digest_of_encoded, encode_sorted, to_json
 from antiphon.core.envelope import NEVER, Instant, Json, add_seconds, seconds_between
 from antiphon.core.errors import ModelUnavailable, ReplyMalformed
 from antiphon.core.execution_events import (
@@ -63,7 +63,8 @@ MAX_RETRY_ERROR_CHARS = 200
 
 async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenied:
     """The recorded reply, or the model's: recorded as started before it is asked, and kept before it is returned."""
-    digest = digest_of_request(wanted.request)
+    encoded = _encoded_request(wanted.request)
+    digest = digest_of_encoded(encoded)
     recorded = recorded_result(journal, wanted.index, MODEL_CALL, kind=Reply)
     if recorded is not None:
         journal.note_difference(wanted.index, digest)
@@ -74,7 +75,8 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
     agent, called = agent_in_journal(wanted.path), _guarded_name(journal, model)
     call = CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent, model=called)
     if run.live.ruleset.calls.asked:
-        call = await reserving_call(journal, call, model=model, request=wanted.request, limits=limits)
+        sent = len(encoded) - len(to_json(wanted.request.past)) - len(",")
+        call = await reserving_call(journal, call, model=model, request=wanted.request, sent=sent, limits=limits)
     started = await start_model_call(journal, call)
     if isinstance(started, CallDenied):
         return started
@@ -149,7 +151,13 @@ async def start_model_call(journal: TurnJournal, call: CallStarted) -> CallStart
 
 def digest_of_request(request: Request) -> str:
     """The digest of a request to a model."""
-    return digest_of([request.system, request.past, request.exchange, _encoded_specs(request.specs), request.output])
+    return digest_of_encoded(_encoded_request(request))
+
+
+def _encoded_request(request: Request) -> bytes:
+    """What the digest of a request is made of."""
+    parts = [request.system, request.past, request.exchange, _encoded_specs(request.specs), request.output]
+    return encode_sorted(parts)
 
 
 _specs_by_identity: OrderedDict[int, tuple[Sequence[ToolSpec], msgspec.Raw]] = OrderedDict()

@@ -40,15 +40,15 @@ LATE_SECONDS = 60.0
 
 
 async def reserving_call(
-    journal: TurnJournal, call: CallStarted, *, model: object, request: Request, limits: Limits
+    journal: TurnJournal, call: CallStarted, *, model: object, request: Request, sent: int, limits: Limits
 ) -> CallStarted:
-    """The start of a model call with what guards decide by."""
-    return _with_bound(journal, call, await _known_bound(model, request), limits=limits)
+    """The start of a model call with what guards decide by. `sent`: the bytes of the request without its history."""
+    return _with_bound(journal, call, await _known_bound(model, request, sent), limits=limits)
 
 
-async def _known_bound(model: object, request: Request) -> UsageBound:
+async def _known_bound(model: object, request: Request, sent: int) -> UsageBound:
     try:
-        return await usage_bound(model, request)
+        return await usage_bound(model, request, sent)
     except Exception as error:  # the model may be one of a user
         logger.warning("what %s may use is taken from the bytes: %s", model_label(model), describe_error(error))
         return bound_by_bytes(model, request)

@@ -70,6 +70,7 @@ from antiphon.guards.breaker_memory import (
     NOTING,
     TOOL_SCOPE,
     BreakerMemory,
+    CallNote,
     CostTrip,
     bounded,
     call_mark,
@@ -339,17 +340,27 @@ def _tripped_scopes(memory: BreakerMemory, draft: Envelope) -> Sequence[str]:
     """Those of them that are not closed."""
     if not memory.breakers:
         return ()
-    return [scope for scope in _scopes_of(memory, draft) if memory.breaker(scope).status != "closed"]
+    known = memory.breakers
+    return [scope for scope in _scopes_of(memory, draft) if scope in known and known[scope].status != "closed"]
 
 
 def _is_usual(memory: BreakerMemory, envelope: Envelope) -> bool:
     """Whether an envelope is news for no breaker: a call leaves, or ends well, and all that it meets are closed."""
     if envelope.event_type == EV_CALL_STARTED:
-        return not _tripped_scopes(memory, envelope)
+        started = memory.calls.get(call_mark(envelope.event_data))
+        return started is not None and _are_closed(memory, started)
     if envelope.event_type != EV_CALL_FINISHED or memory.last is None:
         return False
     note = memory.last[1]
-    return not note.failure and all(memory.breaker(scope).status == "closed" for scope, _ in note.scopes)
+    return not note.failure and _are_closed(memory, note)
+
+
+def _are_closed(memory: BreakerMemory, note: CallNote) -> bool:
+    for scope, _ in note.scopes:
+        breaker = memory.breakers.get(scope)
+        if breaker is not None and breaker.status != "closed":
+            return False
+    return True
 
 
 def _count_ended(memory: BreakerMemory, at: Instant) -> BreakerMemory:

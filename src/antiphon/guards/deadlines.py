@@ -88,6 +88,10 @@ TASK_UNTIL, TASK_UNTIL_DEFAULT = "until", "until_default"
 """The fields of a task's origin that say how much time the turn which gave it has left."""
 
 
+LayerLimit = tuple[float | None, bool]
+"""The seconds of a layer, and whether they are a default."""
+
+
 class LayerDeadline(msgspec.Struct, frozen=True, gc=False):
     """When the time of a layer is over."""
 
@@ -149,7 +153,7 @@ class Deadlines(msgspec.Struct, frozen=True, dict=True):
         return self._limits[layer][0]
 
     @cached_property
-    def _limits(self) -> dict[Layer, tuple[float | None, bool]]:
+    def _limits(self) -> dict[Layer, LayerLimit]:
         """The seconds of each layer, and whether they are a default."""
         return {layer: (self._seconds(layer), layer in self.defaults) for layer in LAYERS}
 
@@ -185,20 +189,13 @@ class Deadlines(msgspec.Struct, frozen=True, dict=True):
         return Change(_with_until(draft, until))
 
     def _layer(self, layer: Layer, since: CountedSince | None) -> LayerDeadline | None:
-        seconds, is_default = self._limits[layer]
-        if since is None or seconds is None:
-            return None
-        begun = since.default if is_default else since.given
-        at = add_seconds(begun, seconds) if layer == "step" else _deadline_of(begun, seconds)
-        return LayerDeadline(at, layer, begun, is_default)
+        return _layer_deadline(layer, self._limits[layer], since)
 
     def first_deadline(self, memory: RunTimes, state: State, turn_id: object) -> LayerDeadline | None:
         """When the time of a turn is over, its own or that of its run; None if it is not limited."""
-        run = self._layer("run", memory.run)
-        if TASK_KNOB in state.knobs:
-            run = _earlier(run, _inherited_deadline(memory, state))
-        turn = memory.turn(turn_id)
-        return run if turn is None else _earlier(self._layer("stage", turn.since), run)
+        turn, limits = memory.turn(turn_id), self._limits
+        own = _earliest((limits["stage"], None if turn is None else turn.since), (limits["run"], memory.run))
+        return _earlier(own, _inherited_deadline(memory, state)) if TASK_KNOB in state.knobs else own
 
     def decide_before(self, memory: RunTimes, state: State, turn_id: str) -> Instant:
         """Until when a person can decide about a call of this turn, where waiting moves no deadline."""
@@ -319,10 +316,22 @@ def _with_until(draft: Envelope, until: Instant) -> Envelope:
     return with_event_data(draft, {**draft.event_data, "until": until})
 
 
+def _layer_deadline(layer: Layer, limit: LayerLimit, since: CountedSince | None) -> LayerDeadline | None:
+    seconds, is_default = limit
+    if since is None or seconds is None:
+        return None
+    begun = since.default if is_default else since.given
+    return LayerDeadline(add_seconds(begun, seconds), layer, begun, is_default)
+
+
+CountedLayer = tuple[LayerLimit, CountedSince | None]
+"""The limit of a layer, and since when it counts."""
+
+
 @lru_cache(maxsize=MAX_CACHED_DEADLINES)
-def _deadline_of(begun: Instant, seconds: float) -> Instant:
-    """The deadline of a turn or a run, which all its calls ask for."""
-    return add_seconds(begun, seconds)
+def _earliest(stage: CountedLayer, run: CountedLayer) -> LayerDeadline | None:
+    """The deadline of a turn, or that of its run if that comes first. All calls of the turn ask for it."""
+    return _earlier(_layer_deadline("stage", *stage), _layer_deadline("run", *run))
 
 
 LAYER_WORDS: dict[Layer, str] = {"step": "this call", "stage": "this turn", "run": "this run"}
