@@ -24,6 +24,7 @@ from antiphon.core.event_data import Deny
 from antiphon.core.events import EV_CHANNEL_OPENED, SPEECH_TYPES, FailedTurn
 from antiphon.core.evolve import evolve
 from antiphon.core.guard import (
+    ALLOW,
     Allow,
     Change,
     Deadline,
@@ -246,7 +247,10 @@ class Ruleset:
     def judge(self, fold: Fold, draft: Envelope) -> Envelope | Deny | Later:
         """The draft as it may be recorded, or why not, or that it must wait."""
         for slot, guard in self._judges:
-            match guard.judge(fold.memory_at(slot), fold.state, draft):
+            judged = guard.judge(None if slot is None else fold.memories[slot], fold.state, draft)
+            if judged is ALLOW:  # which most of them say: patterns take longer
+                continue
+            match judged:
                 case Allow():
                     continue
                 case (Deny() | Later()) as refusal:
@@ -285,8 +289,9 @@ class Ruleset:
     def due(self, fold: Fold, *, only_recorded: bool = False) -> Deadline | None:
         """The earliest deadline of all, or of those at which something is recorded; None if there is none."""
         earliest: Deadline | None = None
-        for slot, guard in self._watchers_after_end if fold.state.ended else self._watchers:
-            deadline = guard.due(fold.memory_at(slot), fold.state)
+        memories, state = fold.memories, fold.state
+        for slot, guard in self._watchers_after_end if state.ended else self._watchers:
+            deadline = guard.due(None if slot is None else memories[slot], state)
             if deadline is None or (only_recorded and deadline.draft is None):
                 continue
             if earliest is None or deadline.at < earliest.at:

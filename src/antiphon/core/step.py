@@ -280,7 +280,7 @@ def _decision_drafts(decision: Decision, state: State, cause: Envelope) -> tuple
         hub_draft(EV_RULE_FAILED, {"rule": each.rule, "error": each.error}, cause=because, audience=[OPERATORS])
         for each in decision.errors
     ]
-    facts = fact_drafts(decision.facts, because)
+    facts = fact_drafts(decision.facts, because) if decision.facts else ()
     return (*errors, *facts, outcome) if outcome is not None else (*errors, *facts)
 
 

@@ -9,8 +9,7 @@ Rule 4: no retry once tokens were streamed.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from math import isfinite
@@ -20,10 +19,10 @@ from typing import TypeVar, cast
 import msgspec
 
 from antiphon.agents.call_results import Reply, Thinking, Usage, one_reply
-from antiphon.agents.messages import Model, NoticesResume, Request, StreamsReply, ToolSpec
+from antiphon.agents.messages import Model, NoticesResume, StreamsReply
 from antiphon.agents.progress import AskModel, CallDenied, PreparePrompt
 from antiphon.agents.team import DEFAULT_TURN_LIMITS, Limits, Member
-from antiphon.core.codec import Malformed, as_type, check_json, digest_of_encoded, encode_sorted, to_json
+from antiphon.core.codec import Malformed, as_type, check_json, digest_of_encoded
 from antiphon.core.envelope import NEVER, Instant, Json, add_seconds, seconds_between
 from antiphon.core.errors import ModelUnavailable, ReplyMalformed
 from antiphon.core.execution_events import (
@@ -39,6 +38,7 @@ from antiphon.core.turns import TurnFailure
 from antiphon.engines.attempt_ends import AwaitsApproval, EngineStopping, TurnFailedError
 from antiphon.engines.cut_calls import keep_deadline_denial, retried_class
 from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
+from antiphon.engines.request_digests import encode_request, sent_bytes
 from antiphon.engines.reservations import booked_usage, full_booking, reserving_call
 from antiphon.engines.tracing import model_label
 from antiphon.engines.user_code import run_contained
@@ -49,7 +49,6 @@ from antiphon.hub.feed import Signal
 T = TypeVar("T")
 
 MODEL_CALL = "model"
-MAX_CACHED_SPECS = 256
 FIRST_RETRY_DELAY_SECONDS = 0.5
 """The longest wait before the second attempt, in seconds; each further attempt doubles it."""
 MAX_RETRY_DELAY_SECONDS = 20.0
@@ -63,7 +62,7 @@ MAX_RETRY_ERROR_CHARS = 200
 
 async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenied:
     """The recorded reply, or the model's: recorded as started before it is asked, and kept before it is returned."""
-    encoded = _encoded_request(wanted.request)
+    encoded = encode_request(wanted.request)
     digest = digest_of_encoded(encoded)
     recorded = recorded_result(journal, wanted.index, MODEL_CALL, kind=Reply)
     if recorded is not None:
@@ -75,7 +74,7 @@ async def ask_model(journal: TurnJournal, wanted: AskModel) -> Reply | CallDenie
     agent, called = agent_in_journal(wanted.path), _guarded_name(journal, model)
     call = CallStarted(run.turn_id, wanted.index, MODEL_CALL, digest, agent=agent, model=called)
     if run.live.ruleset.calls.asked:
-        sent = len(encoded) - len(to_json(wanted.request.past)) - len(",")
+        sent = sent_bytes(wanted.request, encoded)
         call = await reserving_call(journal, call, model=model, request=wanted.request, sent=sent, limits=limits)
     started = await start_model_call(journal, call)
     if isinstance(started, CallDenied):
@@ -147,32 +146,6 @@ async def start_model_call(journal: TurnJournal, call: CallStarted) -> CallStart
         denial = journal.calls.denial(call.index)
         call = journal.calls.record(call.index).started or call
     return call if denial is None else CallDenied(denial.denied, denial.answer)
-
-
-def digest_of_request(request: Request) -> str:
-    """The digest of a request to a model."""
-    return digest_of_encoded(_encoded_request(request))
-
-
-def _encoded_request(request: Request) -> bytes:
-    """What the digest of a request is made of."""
-    parts = [request.system, request.past, request.exchange, _encoded_specs(request.specs), request.output]
-    return encode_sorted(parts)
-
-
-_specs_by_identity: OrderedDict[int, tuple[Sequence[ToolSpec], msgspec.Raw]] = OrderedDict()
-
-
-def _encoded_specs(specs: Sequence[ToolSpec]) -> msgspec.Raw:
-    """The tools of a request as they are encoded in its digest. They are the same in every turn of an agent."""
-    known = _specs_by_identity.get(id(specs))
-    if known is not None and known[0] is specs:  # an id may be used again, once its object is gone
-        return known[1]
-    encoded = msgspec.Raw(encode_sorted(specs))
-    _specs_by_identity[id(specs)] = specs, encoded
-    if len(_specs_by_identity) > MAX_CACHED_SPECS:
-        _specs_by_identity.popitem(last=False)
-    return encoded
 
 
 def _check_tools_callable(journal: TurnJournal, member: Member) -> None:
