@@ -70,18 +70,17 @@ from antiphon.guards.breaker_memory import (
     NOTING,
     TOOL_SCOPE,
     BreakerMemory,
-    CallNote,
     CostTrip,
+    are_closed,
     bounded,
     call_mark,
-    cost_scopes,
     model_failure,
     model_scope,
     note_ended,
     rolling_spend,
     spent_here,
     tool_failure,
-    tool_scopes,
+    tripped_scopes,
     with_breaker,
     with_counted,
 )
@@ -177,7 +176,7 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True, dict=True)
         if draft.event_type != EV_CALL_STARTED or not memory.breakers:
             return ALLOW
         at = draft.created_at
-        for scope in _tripped_scopes(memory, draft):
+        for scope in tripped_scopes(memory, draft):
             called, breaker = _called(draft), memory.breaker(scope)
             if self._refuses(memory, scope, called=called, at=at):
                 return self._refusal(
@@ -292,7 +291,7 @@ class CircuitBreaker(msgspec.Struct, frozen=True, omit_defaults=True, dict=True)
 
     def _leaving_calls(self, memory: BreakerMemory, envelope: Envelope) -> Iterator[tuple[str, BreakerEvent]]:
         called = _called(envelope)
-        for scope in _tripped_scopes(memory, envelope):
+        for scope in tripped_scopes(memory, envelope):
             if called.approved or self._is_spend_low(memory, scope, envelope.created_at):
                 yield scope, called
 
@@ -330,37 +329,15 @@ def _called(draft: Envelope) -> Called:
     return Called(call_mark(data), until if isinstance(until, str) else NEVER, bool(data.get("approved")))
 
 
-def _scopes_of(memory: BreakerMemory, draft: Envelope) -> tuple[str, ...]:
-    """The breakers of the channel that a call meets."""
-    data = draft.event_data
-    return tool_scopes(data) or (cost_scopes(memory, data) if model_scope(data) else ())
-
-
-def _tripped_scopes(memory: BreakerMemory, draft: Envelope) -> Sequence[str]:
-    """Those of them that are not closed."""
-    if not memory.breakers:
-        return ()
-    known = memory.breakers
-    return [scope for scope in _scopes_of(memory, draft) if scope in known and known[scope].status != "closed"]
-
-
 def _is_usual(memory: BreakerMemory, envelope: Envelope) -> bool:
     """Whether an envelope is news for no breaker: a call leaves, or ends well, and all that it meets are closed."""
     if envelope.event_type == EV_CALL_STARTED:
         started = memory.calls.get(call_mark(envelope.event_data))
-        return started is not None and _are_closed(memory, started)
+        return started is not None and are_closed(memory, started)
     if envelope.event_type != EV_CALL_FINISHED or memory.last is None:
         return False
     note = memory.last[1]
-    return not note.failure and _are_closed(memory, note)
-
-
-def _are_closed(memory: BreakerMemory, note: CallNote) -> bool:
-    for scope, _ in note.scopes:
-        breaker = memory.breakers.get(scope)
-        if breaker is not None and breaker.status != "closed":
-            return False
-    return True
+    return not note.failure and are_closed(memory, note)
 
 
 def _count_ended(memory: BreakerMemory, at: Instant) -> BreakerMemory:

@@ -6,6 +6,8 @@ Rule 2: everything is bounded: calls in flight, calls that have ended, breakers,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec.structs import replace
 
@@ -118,6 +120,29 @@ def model_scope(data: dict[str, object]) -> str:
     """The breaker of the model that is asked; "" for any other call."""
     name = data.get("via") or data.get("model")
     return f"{MODEL_SCOPE}{name}" if name and not isinstance(data.get("args"), dict) else ""
+
+
+def scopes_of(memory: BreakerMemory, draft: Envelope) -> tuple[str, ...]:
+    """The breakers of the channel that a call meets."""
+    data = draft.event_data
+    return tool_scopes(data) or (cost_scopes(memory, data) if model_scope(data) else ())
+
+
+def tripped_scopes(memory: BreakerMemory, draft: Envelope) -> Sequence[str]:
+    """The breakers of the channel that a call meets, and that are not closed."""
+    if not memory.breakers:
+        return ()
+    known = memory.breakers
+    return [scope for scope in scopes_of(memory, draft) if scope in known and known[scope].status != "closed"]
+
+
+def are_closed(memory: BreakerMemory, note: CallNote) -> bool:
+    """Whether the breakers that a call has met are closed."""
+    for scope, _ in note.scopes:
+        breaker = memory.breakers.get(scope)
+        if breaker is not None and breaker.status != "closed":
+            return False
+    return True
 
 
 def note_started(memory: BreakerMemory, envelope: Envelope) -> BreakerMemory:
