@@ -14,7 +14,7 @@ Rule 5: time in which no hub was open does not count against the limits of a tie
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from math import inf
 from operator import attrgetter
 from typing import ClassVar, Literal
@@ -54,6 +54,15 @@ from antiphon.core.ruleset import Fold, Ruleset
 from antiphon.core.state import TASK_KNOB, Assign, Close, Decision, RelatedFact, State, Turn, Wait
 from antiphon.core.step import hub_draft, starting_agent, turn_audience, turn_failed_draft
 from antiphon.core.text import describe
+from antiphon.guards.deadline_layers import (
+    LAYERS,
+    Layer,
+    LayerDeadline,
+    LayerLimit,
+    earlier,
+    first_layer,
+    layer_deadline,
+)
 from antiphon.guards.deadline_memory import (
     HEARD_TYPES,
     RUN_LAYER,
@@ -64,8 +73,6 @@ from antiphon.guards.deadline_memory import (
 )
 from antiphon.guards.run_limits import UNLIMITED
 
-Layer = Literal["step", "stage", "run"]
-LAYERS: tuple[Layer, ...] = ("step", "stage", "run")
 Seconds = float | Literal["unlimited"]
 DEADLINE_REASON = "deadline"
 ENDED_BY_DEADLINE = f"denied:{DEADLINE_REASON}"
@@ -77,7 +84,6 @@ MAX_SUSPENDED_SECONDS = 72 * 3600.0
 """By how much people's decisions may move the deadline of a run, in all."""
 MAX_REGULATED_SUSPENDED_SECONDS = 10 * 365 * 86_400.0
 """The same in the regulated tier, where nothing that waits for a person expires."""
-MAX_CACHED_DEADLINES = 4096
 TIER_SECONDS: dict[str, dict[Layer, float]] = {
     "interactive": {"step": 30.0, "stage": 60.0, "run": 120.0},
     "batch": {"step": 120.0, "stage": 1800.0, "run": 86_400.0},
@@ -86,19 +92,6 @@ TIER_SECONDS: dict[str, dict[Layer, float]] = {
 WAIT_END_TYPES = frozenset({EV_CALL_APPROVED, EV_CALL_CLEARED, EV_CALL_FINISHED, EV_CALL_FAILED, EV_TURN_RESUMED})
 TASK_UNTIL, TASK_UNTIL_DEFAULT = "until", "until_default"
 """The fields of a task's origin that say how much time the turn which gave it has left."""
-
-
-LayerLimit = tuple[float | None, bool]
-"""The seconds of a layer, and whether they are a default."""
-
-
-class LayerDeadline(msgspec.Struct, frozen=True, gc=False):
-    """When the time of a layer is over."""
-
-    at: Instant
-    layer: Layer
-    since: Instant
-    is_default: bool
 
 
 class Deadlines(msgspec.Struct, frozen=True, dict=True):
@@ -189,13 +182,13 @@ class Deadlines(msgspec.Struct, frozen=True, dict=True):
         return Change(_with_until(draft, until))
 
     def _layer(self, layer: Layer, since: CountedSince | None) -> LayerDeadline | None:
-        return _layer_deadline(layer, self._limits[layer], since)
+        return layer_deadline(layer, self._limits[layer], since)
 
     def first_deadline(self, memory: RunTimes, state: State, turn_id: object) -> LayerDeadline | None:
         """When the time of a turn is over, its own or that of its run; None if it is not limited."""
         turn, limits = memory.turn(turn_id), self._limits
-        own = _earliest((limits["stage"], None if turn is None else turn.since), (limits["run"], memory.run))
-        return _earlier(own, _inherited_deadline(memory, state)) if TASK_KNOB in state.knobs else own
+        own = first_layer((limits["stage"], None if turn is None else turn.since), (limits["run"], memory.run))
+        return earlier(own, _inherited_deadline(memory, state)) if TASK_KNOB in state.knobs else own
 
     def decide_before(self, memory: RunTimes, state: State, turn_id: str) -> Instant:
         """Until when a person can decide about a call of this turn, where waiting moves no deadline."""
@@ -204,7 +197,7 @@ class Deadlines(msgspec.Struct, frozen=True, dict=True):
 
     def _run_deadline(self, memory: RunTimes, state: State) -> LayerDeadline | None:
         """When the time of the run is over, also that of the turn that has given this task."""
-        return _earlier(self._layer("run", memory.run), _inherited_deadline(memory, state))
+        return earlier(self._layer("run", memory.run), _inherited_deadline(memory, state))
 
     # What is recorded
 
@@ -305,33 +298,9 @@ def _check_seconds(seconds: object, layer: str) -> None:
         raise RulesInvalid(f"{layer} of deadlines is {describe(seconds)}; {advice}")
 
 
-def _earlier(one: LayerDeadline | None, other: LayerDeadline | None) -> LayerDeadline | None:
-    if one is None or other is None:
-        return one or other
-    return one if one.at <= other.at else other
-
-
 def _with_until(draft: Envelope, until: Instant) -> Envelope:
     """The start of a call with the instant at which its time is over."""
     return with_event_data(draft, {**draft.event_data, "until": until})
-
-
-def _layer_deadline(layer: Layer, limit: LayerLimit, since: CountedSince | None) -> LayerDeadline | None:
-    seconds, is_default = limit
-    if since is None or seconds is None:
-        return None
-    begun = since.default if is_default else since.given
-    return LayerDeadline(add_seconds(begun, seconds), layer, begun, is_default)
-
-
-CountedLayer = tuple[LayerLimit, CountedSince | None]
-"""The limit of a layer, and since when it counts."""
-
-
-@lru_cache(maxsize=MAX_CACHED_DEADLINES)
-def _earliest(stage: CountedLayer, run: CountedLayer) -> LayerDeadline | None:
-    """The deadline of a turn, or that of its run if that comes first. All calls of the turn ask for it."""
-    return _earlier(_layer_deadline("stage", *stage), _layer_deadline("run", *run))
 
 
 LAYER_WORDS: dict[Layer, str] = {"step": "this call", "stage": "this turn", "run": "this run"}
