@@ -1,4 +1,4 @@
-"""Requests to models as their digests are made of them, by which a recorded call is told from another one.
+"""Requests to models as they are written for their digests, which are recorded with each call.
 
 Rule 1: a request is written once for its digest and for what guards count of it.
 """
