@@ -90,7 +90,8 @@ def seconds_of_rules(ruleset: Ruleset, before: Fold, turn: list[Envelope]) -> fl
         for envelope in turn:
             if envelope.event_type == EV_CALL_STARTED:
                 guards.asks(fold, envelope)
-                guards.permit(fold, envelope)
+                allowed = guards.permit(fold, envelope)
+                envelope = allowed if isinstance(allowed, Envelope) else envelope
             fold = ruleset.fold(fold, envelope)
             ruleset.notices(fold, envelope)
             if envelope.event_type == EV_CALL_STARTED:
