@@ -70,7 +70,7 @@ class Turn(msgspec.Struct, frozen=True):
     @property
     def waits_for_person(self) -> bool:
         """Whether a person must decide before it goes on."""
-        return self.suspended or bool(self.doubts) or self.awaits_approval
+        return self.suspended or bool(self.doubts) or (bool(self.asked) and self.awaits_approval)
 
     @property
     def awaits_approval(self) -> bool:

@@ -257,10 +257,12 @@ class RecordedCalls:
 
     def denial(self, index: int) -> CallFailed | None:
         """The recorded denial of the call at this position; None if it was not denied."""
-        outcome = self.record(index).outcome
+        outcome = self.record(index).outcome if self._journal else None
         return outcome if isinstance(outcome, CallFailed) and outcome.denied else None
 
     def awaits_approval(self, index: int) -> bool:
         """Whether a person was asked about the call at this position, and has not decided."""
+        if not self._journal:
+            return False
         record = self.record(index)
         return record.requested is not None and record.approved is None and record.outcome is None
