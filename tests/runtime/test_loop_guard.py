@@ -298,15 +298,15 @@ def coder(*, stubborn: bool = False) -> ScriptedModel:
     return repeats(*[f"Here is the patch, version {1 if stubborn else number}." for number in range(12)])
 
 
-def reviewer() -> ScriptedModel:
-    """Finds something else each time, and approves the tenth version."""
-    return repeats(*[f"Not yet: fix line {number}." for number in range(9)], "Approved.")
+def reviewer(*, same_words: bool = False) -> ScriptedModel:
+    """Finds something else each time, or says it in the same words, and approves the tenth version."""
+    return repeats(*[f"Not yet: fix line {1 if same_words else number}." for number in range(9)], "Approved.")
 
 
-async def run_review(desk: Desk, coder: ScriptedModel) -> Channel:
+async def run_review(desk: Desk, coder: ScriptedModel, *, same_words: bool = False) -> Channel:
     ann = await desk.hub.register("ann")
     await desk.hub.register(Agent("coder", model=coder))
-    await desk.hub.register(Agent("reviewer", model=reviewer()))
+    await desk.hub.register(Agent("reviewer", model=reviewer(same_words=same_words)))
     graph = review_loop("coder", "reviewer", most_rounds=12, opener="ann")
     knobs = {"graph": graph.to_dict(), "tier": "batch"}
     channel = await ann.open(type="workflow", target=["coder", "reviewer"], knobs=knobs)
@@ -354,8 +354,9 @@ async def test_members_of_a_team_are_told_apart(desk: Desk) -> None:
     assert await desk.actions(reply.channel_id) == []
 
 
-async def test_reviews_that_make_progress_are_never_cut(desk: Desk) -> None:
-    channel = await run_review(desk, coder())
+@pytest.mark.parametrize("same_words", [False, True])
+async def test_reviews_that_make_progress_are_never_cut(desk: Desk, same_words: bool) -> None:
+    channel = await run_review(desk, coder(), same_words=same_words)
     assert await soon(channel.closed()) == "approved"
     assert await desk.actions(channel.channel_id) == []
     assert channel.state.turn_count == 21

@@ -203,6 +203,14 @@ HEALTHY: dict[str, Script] = {
         ASK,
         *rounds(25, lambda n: called("bob", "translate", {"part": n, "into": "de"}), said("bob", "...")),
     ],
+    "a reviewer that says the same of each new draft": [
+        ASK,
+        *rounds(
+            8,
+            lambda n: said("coder", f"Here is the patch: x = {n}."),
+            said("reviewer", "Please improve it, this is not good enough yet."),
+        ),
+    ],
     "an agent that explores a project": [
         ASK,
         called("coder", "ls", {"path": "."}),

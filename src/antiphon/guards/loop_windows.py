@@ -61,6 +61,8 @@ class RecentText(msgspec.Struct, frozen=True):
 
     key: str
     sequence: int
+    answers: str = ""
+    """The key of what another agent had said last; "" if none has, and for the agent that began."""
 
 
 class AgentWindow(msgspec.Struct, frozen=True):
@@ -106,12 +108,16 @@ class LoopMemory(msgspec.Struct, frozen=True):
     """Whether an agent has repeated itself after it was told, so that no agent is given the turn."""
     waiting: Waiting = ()
     """The messages of people and outside code that have no answer yet."""
+    first: str = ""
+    """The agent that began to work on the last message: the others answer what it makes."""
 
     def window_of(self, agent: str) -> AgentWindow:
         return self.windows.get(agent, EMPTY_WINDOW)
 
     def with_window(self, agent: str, window: AgentWindow) -> LoopMemory:
-        return LoopMemory(self.kinds, {**self.windows, agent: window}, self.last, self.stopped, self.waiting)
+        return LoopMemory(
+            self.kinds, {**self.windows, agent: window}, self.last, self.stopped, self.waiting, self.first
+        )
 
 
 def position_of(data: Mapping[str, object]) -> str:
@@ -252,9 +258,18 @@ def after_speech(memory: LoopMemory, envelope: Envelope, *, size: int) -> LoopMe
         return replace(memory, last="") if memory.last else memory
     agent = speaking_agent(envelope)
     window = memory.window_of(agent)
-    texts = (*window.texts, RecentText(text_key(text), envelope.sequence))[-size:]
+    first = memory.first or agent
+    answers = "" if agent == first else _last_of_others(memory, agent)
+    said = RecentText(text_key(text), envelope.sequence, answers)
+    texts = (*window.texts, said)[-size:]
     windows = {**memory.windows, agent: replace(window, texts=texts, unread=())}
-    return LoopMemory(memory.kinds, windows, agent, memory.stopped, memory.waiting)
+    return LoopMemory(memory.kinds, windows, agent, memory.stopped, memory.waiting, first)
+
+
+def _last_of_others(memory: LoopMemory, agent: str) -> str:
+    """The key of what another agent than this one has said last."""
+    others = [window.texts[-1] for name, window in memory.windows.items() if name != agent and window.texts]
+    return max(others, key=lambda text: text.sequence).key if others else ""
 
 
 def speaking_agent(envelope: Envelope) -> str:
@@ -302,4 +317,4 @@ def after_trip(memory: LoopMemory, envelope: Envelope) -> LoopMemory:
     unread = (*window.unread, key)[-MAX_UNREAD_KEYS:]
     stops = data.get("detector") == "text" and data.get("action") == "terminate"
     windows = {**memory.windows, agent: replace(window, trips=trips, unread=unread)}
-    return LoopMemory(memory.kinds, windows, memory.last, memory.stopped or stops, memory.waiting)
+    return LoopMemory(memory.kinds, windows, memory.last, memory.stopped or stops, memory.waiting, memory.first)

@@ -252,7 +252,9 @@ class LoopDetector(msgspec.Struct, frozen=True, omit_defaults=True):
             return None
         key = window.texts[-1].key
         equal = [text.sequence for text in window.texts if text.key == key]
-        return Repetition("text", key, len(equal), equal[0]) if len(equal) >= self.threshold else None
+        if len(equal) < self.threshold or _answers_something_new(window):
+            return None
+        return Repetition("text", key, len(equal), equal[0])
 
     def _stopped(self, window: AgentWindow, found: Repetition, *, agent: str, tool: str) -> Permission:
         """What becomes of a call that is a repetition."""
@@ -322,3 +324,9 @@ def _too_early(poll: RecentPoll, draft: Envelope) -> Deny:
     left = math.ceil(seconds_between(draft.created_at, again))
     when = f"it may be called again with these arguments in {left} s, at {again}"
     return Deny(LOOP, f"{tool} was not called: {when}. Do something else until then, or end your turn.")
+
+
+def _answers_something_new(window: AgentWindow) -> bool:
+    """Whether the last text answers what was not said before: the same verdict about a new draft is no loop."""
+    *before, last = window.texts
+    return bool(last.answers) and all(text.answers != last.answers for text in before)
