@@ -269,7 +269,7 @@ def test_a_person_at_a_terminal_is_everybody_who_is_no_agent(tmp_path: Path) -> 
         terminal.type("/release billing\n")
         terminal.see("— dana gives the conversation back to billing\n")
         terminal.type("/release\n")
-        terminal.see("no person has this conversation")
+        terminal.see("not_held in channel")
         terminal.type("/as user\n")
         terminal.see("you> ")
         terminal.type("Thanks\n")

@@ -8,7 +8,7 @@ from antiphon.agents.call_results import Call
 from antiphon.agents.messages import Answered, Asked, Request, ToolSpec
 from antiphon.agents.usage_bounds import count_request_bytes
 from antiphon.core.views import Message
-from antiphon.engines.request_digests import encode_request, sent_bytes
+from antiphon.engines.prepared_calls import encode_request, sent_bytes
 
 LOOK_UP = ToolSpec("look_up", "Look a page up.", {"type": "object", "properties": {"page": {"type": "integer"}}})
 CALL = Call("look_up", {"page": 2.5, "b": None, "a": "ü"}, "1")

@@ -38,7 +38,7 @@ from antiphon.core.turns import TurnFailure
 from antiphon.engines.attempt_ends import AwaitsApproval, EngineStopping, TurnFailedError
 from antiphon.engines.cut_calls import keep_deadline_denial, retried_class
 from antiphon.engines.journal import TurnJournal, agent_in_journal, call_failure, recordable_data, recorded_result
-from antiphon.engines.request_digests import encode_request, sent_bytes
+from antiphon.engines.prepared_calls import encode_request, sent_bytes
 from antiphon.engines.reservations import booked_usage, full_booking, reserving_call
 from antiphon.engines.tracing import model_label
 from antiphon.engines.user_code import run_contained

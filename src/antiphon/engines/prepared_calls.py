@@ -1,25 +1,28 @@
-"""Tool calls before they leave: found in the journal, refused, or bound to their tool and permitted.
+"""Calls before they leave: of tools, found in the journal, refused, or bound and permitted; of models, as digested.
 
 Rule 1: a call that has a result in the journal is not made again. If the attempt asks for another call at its index,
         the turn fails with `idempotency_conflict`.
 Rule 2: a call that left before is never refused: it may have an effect to account for.
 Rule 3: a call leaves with the arguments that its record has, which guards or a person may have changed.
+Rule 4: a request to a model is written once, for its digest and for what guards count of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from antiphon.agents.call_results import ToolOutcome, ToolResult, Usage, decode_outcome
 from antiphon.agents.intents import TRANSFER_PREFIX
+from antiphon.agents.messages import Request, ToolSpec
 from antiphon.agents.progress import CallTool
 from antiphon.agents.signature import INJECT_CHANNEL
 from antiphon.agents.state_changes import REGULATED, is_unprotected
 from antiphon.agents.tool import BadArguments, Tool, bind_call, unknown_tool_result
 from antiphon.core.canonical import call_key
-from antiphon.core.codec import Malformed, as_type, digest_of
+from antiphon.core.codec import Malformed, as_type, digest_of, encode_sorted, to_json
 from antiphon.core.envelope import NEVER, Instant, Json, match_name
 from antiphon.core.execution_events import (
     EV_CALL_FAILED,
@@ -211,3 +214,34 @@ def digest_of_call(wanted: CallTool) -> str:
 def awaits_settlement(ready: PreparedCall, returned: ToolResult) -> bool:
     """Whether the result of a call waits until it is decided which handoff counts."""
     return returned.target is not None and ready.tool.idempotency != "unsafe"
+
+
+# Requests to models
+
+MAX_CACHED_SPECS = 256
+
+
+def encode_request(request: Request) -> bytes:
+    """What the digest of a request is made of."""
+    parts = [request.system, request.past, request.exchange, _encoded_specs(request.specs), request.output]
+    return encode_sorted(parts)
+
+
+_specs_by_identity: OrderedDict[int, tuple[Sequence[ToolSpec], msgspec.Raw]] = OrderedDict()
+
+
+def _encoded_specs(specs: Sequence[ToolSpec]) -> msgspec.Raw:
+    """The tools of a request as they are encoded in its digest. They are the same in every turn of an agent."""
+    known = _specs_by_identity.get(id(specs))
+    if known is not None and known[0] is specs:  # an id may be used again, once its object is gone
+        return known[1]
+    encoded = msgspec.Raw(encode_sorted(specs))
+    _specs_by_identity[id(specs)] = specs, encoded
+    if len(_specs_by_identity) > MAX_CACHED_SPECS:
+        _specs_by_identity.popitem(last=False)
+    return encoded
+
+
+def sent_bytes(request: Request, encoded: bytes) -> int:
+    """The bytes of a request without its history, as `encode_request` has written it."""
+    return len(encoded) - len(to_json(request.past)) - len(",")
