@@ -35,11 +35,11 @@ from antiphon.guards.counted_calls import (
     OUTCOME_TYPES,
     START_TYPES,
     CountedCall,
-    charge_entry,
+    charge_in_scope,
     counted_call,
     counted_key,
     is_task,
-    settlement_entry,
+    settlements_in_scope,
 )
 from antiphon.guards.run_limits import UNLIMITED, Limit
 from antiphon.guards.spending import Spending, answer_charge, booking_deadline, fold_spending
@@ -56,7 +56,6 @@ from antiphon.guards.spending_caps import (
 SpendScope = Literal["run", "agent", "tenant"]
 """What counts together: a run with its tasks, each agent of it for itself, or all channels of the hub that say so."""
 SPEND_SCOPES = ("run", "agent", "tenant")
-RUN_LEDGER, SPEND_LEDGER = "run", "spend"
 UNPRICED_WORDS = "is unknown; give the model a price"
 AMOUNTS: tuple[tuple[Unit, str], ...] = (
     ("model_calls", "model_calls"),
@@ -228,11 +227,8 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, dict
     def ask(self, memory: Spending, state: State, draft: Envelope) -> Sequence[LedgerEntry]:
         if draft.event_type != EV_CALL_STARTED or (self.scope != "tenant" and not is_task(state)):
             return ()
-        if self.scope == "tenant":
-            limits: dict[str, object] = {cap.unit: cap.most for cap in self.caps}
-            entry = charge_entry(SPEND_LEDGER, state, draft, scope=self.name, limits=limits)
-        else:
-            entry = charge_entry(RUN_LEDGER, state, draft)
+        limits: dict[str, object] = {cap.unit: cap.most for cap in self.caps}
+        entry = charge_in_scope(self.scope, state, draft, name=self.name, limits=limits)
         if entry is None or entry.data.get("kind") not in self._counts:
             return ()
         return (replace(entry, otherwise=self._objection),)
@@ -242,10 +238,7 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, dict
         return self._question(denial.detail, denial.guard or self.name) or denial
 
     def settle(self, memory: Spending, state: State, outcome: Envelope) -> Sequence[LedgerEntry]:
-        if self.scope != "tenant" and not is_task(state):
-            return ()
-        entry = settlement_entry(SPEND_LEDGER if self.scope == "tenant" else RUN_LEDGER, state, outcome)
-        return () if entry is None else (entry,)
+        return settlements_in_scope(self.scope, state, outcome)
 
     def answer(self, memory: Spending, state: State, offer: Envelope) -> Deny | Sequence[RelatedFact]:
         return () if self.scope == "tenant" else answer_charge(memory, offer, self._charged_excess(memory, offer))

@@ -23,7 +23,7 @@ from antiphon.core.guard import ALLOW, Ask, Deny, LedgerEntry, Objection, Permis
 from antiphon.core.protection_events import EV_COST_EXCEEDED, EV_RUN_CHARGED, CostExceeded
 from antiphon.core.state import RelatedFact, State
 from antiphon.guards.amounts import Dollars, check_choice, check_count, parse_dollars, refuse_unlimited
-from antiphon.guards.budget import ASKING_TIERS, RUN_LEDGER, SPEND_LEDGER, SPEND_SCOPES, TIER_APPROVERS, SpendScope
+from antiphon.guards.budget import ASKING_TIERS, SPEND_SCOPES, TIER_APPROVERS, SpendScope
 from antiphon.guards.cost_windows import (
     HOUR,
     MINUTE,
@@ -39,13 +39,13 @@ from antiphon.guards.counted_calls import (
     OUTCOME_TYPES,
     START_TYPES,
     CountedCall,
-    charge_entry,
+    charge_in_scope,
     counted_call,
     counted_key,
     counted_outcome,
     is_task,
     ledger_fact,
-    settlement_entry,
+    settlements_in_scope,
 )
 from antiphon.guards.run_limits import UNLIMITED, Limit
 
@@ -174,11 +174,8 @@ class CostVelocityMonitor(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
     def ask(self, memory: CostWindows, state: State, draft: Envelope) -> Sequence[LedgerEntry]:
         if draft.event_type != EV_CALL_STARTED or not self.ceilings or (self.scope != "tenant" and not is_task(state)):
             return ()
-        if self.scope == "tenant":
-            limits: dict[str, object] = {f"{unit}/{window}": most for unit, window, most in self.ceilings}
-            entry = charge_entry(SPEND_LEDGER, state, draft, scope=self.name, limits=limits)
-        else:
-            entry = charge_entry(RUN_LEDGER, state, draft)
+        limits: dict[str, object] = {f"{unit}/{window}": most for unit, window, most in self.ceilings}
+        entry = charge_in_scope(self.scope, state, draft, name=self.name, limits=limits)
         if entry is None or entry.data.get("kind") != "model":
             return ()
         return (replace(entry, otherwise=self._objection),)
@@ -188,10 +185,7 @@ class CostVelocityMonitor(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
         return self._question(denial.detail, denial.guard or self.name) or denial
 
     def settle(self, memory: CostWindows, state: State, outcome: Envelope) -> Sequence[LedgerEntry]:
-        if self.scope != "tenant" and not is_task(state):
-            return ()
-        entry = settlement_entry(SPEND_LEDGER if self.scope == "tenant" else RUN_LEDGER, state, outcome)
-        return () if entry is None else (entry,)
+        return settlements_in_scope(self.scope, state, outcome)
 
     def answer(self, memory: CostWindows, state: State, offer: Envelope) -> Deny | Sequence[RelatedFact]:
         if self.scope == "tenant":

@@ -28,6 +28,8 @@ STEP_PREFIX = "step:"
 NEVER_LEFT = frozenset({"", "schema"})
 """How a failed call of a tool is marked that never left."""
 BUDGET_REASON = "budget"
+RUN_LEDGER, SPEND_LEDGER = "run", "spend"
+TENANT_SCOPE = "tenant"
 START_TYPES = frozenset({EV_CALL_STARTED, EV_RUN_CHARGED})
 OUTCOME_TYPES = frozenset({EV_CALL_FINISHED, EV_CALL_FAILED, EV_RUN_SETTLED})
 
@@ -149,6 +151,24 @@ def whole_number(value: object) -> int:
 def is_task(state: State) -> bool:
     """Whether this channel is that of a task, so that its run began in another one."""
     return TASK_KNOB in state.knobs and state.run_id != state.channel_id
+
+
+def charge_in_scope(scope: str, state: State, draft: Envelope, *, name: str, limits: Json) -> LedgerEntry | None:
+    """What the ledger of a scope is asked about a call; None if the call is not counted.
+
+    The ledger of a tenant is the hub's and gets the limits of the guard of this name; the log of a run has guards.
+    """
+    if scope == TENANT_SCOPE:
+        return charge_entry(SPEND_LEDGER, state, draft, scope=name, limits=limits)
+    return charge_entry(RUN_LEDGER, state, draft)
+
+
+def settlements_in_scope(scope: str, state: State, outcome: Envelope) -> tuple[LedgerEntry, ...]:
+    """What is offered to the ledger that counts a call beyond its channel, once the outcome is known."""
+    if scope != TENANT_SCOPE and not is_task(state):
+        return ()
+    entry = settlement_entry(SPEND_LEDGER if scope == TENANT_SCOPE else RUN_LEDGER, state, outcome)
+    return () if entry is None else (entry,)
 
 
 def charge_entry(
